@@ -6,7 +6,7 @@ Layer 4; on the event loop.
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -108,6 +108,20 @@ class TimerCounts:
     after: int
 
 
+@dataclass(frozen=True, slots=True)
+class PurgedTimers:
+    """What became of timers that were to be cancelled.
+
+    Attributes:
+        cancelled: how many are.
+        left: how many are not: they were delivered meanwhile, are being delivered, or their
+            records cannot be read.
+    """
+
+    cancelled: int
+    left: int
+
+
 class PendingTimers:
     """Looks at the timers of a store, and cancels them by their ids.
 
@@ -189,6 +203,54 @@ class PendingTimers:
         if self._cancel.disk_full:
             raise DiskFullError(f"nothing was cancelled: {self._store.log.tail.full_text}")
         return self.state(topic, user_id)
+
+    def purge(self, timers: Sequence[tuple[ListedTimer, bytes]]) -> int:
+        """Cancel timers that were listed, as far as they are still pending.
+
+        Args:
+            timers: timers in their order, and the id of each, b"" for a timer without one.
+
+        Returns:
+            How many were cancelled: durably once the log is durable up to `Broker.wrote_pos`.
+
+        Raises:
+            DiskFullError: the disk is full; some may be cancelled.
+        """
+        pending = self._still_pending([timer for timer, _ in timers])
+        by_partition: dict[int, list[tuple[int, int, bytes]]] = {}
+        for timer, user_id in timers:
+            if timer in pending and self._names(timer, user_id):
+                by_partition.setdefault(timer[3], []).append((timer[1], timer[2], user_id))
+        for handle, found in by_partition.items():
+            partition = self._projections.partitions[handle]
+            assert partition is not None
+            if not self._cancel.cancel_all(partition, found, self._clock.wall_ms()):
+                raise DiskFullError(f"not all were cancelled: {self._store.log.tail.full_text}")
+        return sum(map(len, by_partition.values()))
+
+    def _still_pending(self, timers: Sequence[ListedTimer]) -> set[ListedTimer]:
+        """Return those of some timers that are in the due queue."""
+        if not timers:
+            return set()
+        due_list = DueList(self._projections.due, timers[0][0], timers[-1][0] + 1)
+        found: set[ListedTimer] = set()
+        # Just before the first of them.
+        after: TimerPlace = (timers[0][0], timers[0][1], timers[0][2] - 1)
+        is_complete = False
+        while not is_complete and after < timers[-1][:3]:
+            page, after, is_complete = due_list.page(after, STEP_ENTRIES, STEP_ENTRIES)
+            found.update(page)
+        return found
+
+    def _names(self, timer: ListedTimer, user_id: bytes) -> bool:
+        """Return whether an id is that of a pending timer; b"" is that of one without an id."""
+        partition = self._projections.partitions[timer[3]]
+        if partition is None:
+            return False
+        if not user_id:
+            return True
+        named = self._projections.named_timer(partition.topic, user_id)
+        return named is not None and (named[0], *named[3:]) == ("pending", *timer[1:3])
 
     # Lists and counts
 

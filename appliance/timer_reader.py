@@ -23,7 +23,7 @@ class TimerReader:
     Args:
         part: the part; the caller closes it.
         place: the function `MovedFrames.place` of the log.
-        partitions: topic and partition by handle.
+        partitions: topic and partition by handle; None for those that are deleted.
         has_values: items have the values and headers of records too.
     """
 
@@ -31,7 +31,7 @@ class TimerReader:
         self,
         part: LogPart,
         place: Callable[[int], int],
-        partitions: Mapping[int, tuple[str, int]],
+        partitions: Mapping[int, tuple[str, int] | None],
         *,
         has_values: bool,
     ) -> None:
@@ -89,7 +89,7 @@ class TimerReader:
                 each["position"] = pos
         items = {}
         for timer in timers:
-            topic, partition = self._partitions[timer[3]]
+            topic, partition = self._partitions[timer[3]] or (None, None)
             item: Item = {"topic": topic, "partition": partition}
             fields = found.get(timer[1:3])
             if fields is None:

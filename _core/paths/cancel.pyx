@@ -1,4 +1,4 @@
-"""The cancel path: cancels a pending timer by user id and appends a cancel frame.
+"""The cancel path: cancels pending timers and appends a cancel frame.
 
 A cancel by header is part of the accept frame of its batch. A cancel by the admin API has a cancel
 frame of its own. Both give the same guarantee: once the frame is durable, the timer is never
@@ -7,8 +7,9 @@ delivered.
 Layer 0: no I/O, no clock.
 """
 
+from cpython.bytearray cimport PyByteArray_AS_STRING
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
 from _core.log.frames cimport FrameHeader, blank_header, frame_size
 from _core.timers.id_index cimport PENDING, NamedTimer
@@ -23,10 +24,10 @@ cdef enum:
 
 
 cdef class CancelPath:
-    """Cancels timers by user id.
+    """Cancels timers by user id, or by what they are.
 
     Attributes:
-        disk_full: the last `cancel` had no room for its frame; the timer is still pending.
+        disk_full: the last call had no room for its frame; the timers are still pending.
     """
 
     cdef readonly LogWriter writer
@@ -54,6 +55,7 @@ cdef class CancelPath:
         cdef const uint8_t* name = <const uint8_t*><const char*>user_id
         cdef Py_ssize_t size = len(user_id)
         cdef NamedTimer known
+        cdef Partition partition
         self.disk_full = False
         if not 1 <= size <= ID_SIZE_MAX:
             raise ValueError(f"the id has {size} bytes: use 1 to {ID_SIZE_MAX}")
@@ -61,34 +63,44 @@ cdef class CancelPath:
             return False
         if known.state != PENDING:
             return False
-        return self._append(topic, &known, name, size, now_ms)
+        partition = <Partition>self.writer.projections.partitions[known.partition]
+        assert partition is not None and partition.topic is topic
+        return self.cancel_all(partition, [(known.position, known.record_index, user_id)], now_ms)
 
-    cdef bint _append(
-        self, Topic topic, const NamedTimer* timer, const uint8_t* name, Py_ssize_t size,
-        int64_t now_ms
-    ) except -1:
-        """Append a cancel frame for one timer; False if the disk is full."""
-        cdef uint8_t[COMPLETED_ENTRY_SIZE + ID_SIZE_MAX + FRAME_ALIGNMENT] tables
-        cdef Py_ssize_t used = COMPLETED_ENTRY_SIZE + size
-        cdef Partition partition = <Partition>self.writer.projections.partitions[timer.partition]
+    def cancel_all(self, Partition partition not None, list timers not None, int64_t now_ms):
+        """Cancel timers in one frame.
+
+        Args:
+            partition: that of all of them.
+            timers: (accept position, index, id) of each; b"" as the id of a timer without one.
+                REQUIRES: they are pending, in the due queue, and no two are the same.
+            now_ms: epoch ms.
+
+        Returns:
+            False if the disk is full (see `disk_full`); nothing has changed then.
+        """
+        cdef bytearray tables = bytearray(len(timers) * COMPLETED_ENTRY_SIZE)
+        cdef uint8_t* entry = <uint8_t*>PyByteArray_AS_STRING(tables)
         cdef FrameHeader h
         cdef FrameBody body
-        assert partition is not None and partition.topic is topic
-        memset(tables, 0, sizeof(tables))
-        store_u64(tables + COMPLETED_AT_ACCEPT_POS, timer.position)
-        store_u32(tables + COMPLETED_AT_INDEX, timer.record_index)
-        tables[COMPLETED_AT_ID_SIZE] = <uint8_t>size
-        memcpy(tables + COMPLETED_ENTRY_SIZE, name, size)
+        for position, index, user_id in timers:
+            store_u64(entry + COMPLETED_AT_ACCEPT_POS, position)
+            store_u32(entry + COMPLETED_AT_INDEX, index)
+            entry[COMPLETED_AT_ID_SIZE] = <uint8_t>len(user_id)
+            entry += COMPLETED_ENTRY_SIZE
+        for _, _, user_id in timers:
+            tables += user_id
+        tables += bytes(-len(tables) & (FRAME_ALIGNMENT - 1))
         memset(&body, 0, sizeof(body))
-        body.tables = tables
-        body.tables_size = <int32_t>((used + FRAME_ALIGNMENT - 1) & ~(FRAME_ALIGNMENT - 1))
-        if not self.writer.prepare(
-            topic, frame_size(body.tables_size, 0, 0), ROOM_CONTROL, now_ms
-        ):
-            self.disk_full = True
+        body.tables = <uint8_t*>PyByteArray_AS_STRING(tables)
+        body.tables_size = <int32_t>len(tables)
+        self.disk_full = not self.writer.prepare(
+            partition.topic, frame_size(body.tables_size, 0, 0), ROOM_CONTROL, now_ms
+        )
+        if self.disk_full:
             return False
         blank_header(&h, KIND_CANCEL)
         h.store_time_ms = now_ms
-        h.timer_count = 1
+        h.timer_count = <int32_t>len(timers)
         self.writer.append(partition, &h, &body)
         return True

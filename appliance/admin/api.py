@@ -22,6 +22,7 @@ from appliance.admin.status import CleanupRequest, StatusSource
 from appliance.admin.timer_listing import parse_count, parse_list
 from appliance.errors import ClockError, FindError, RequestError, RoleError, SnapshotError
 from appliance.model import GroupStatus, MemberStatus, TimerState, TopicStatus, TopicSummary
+from appliance.pending_timers import TimerSelection
 from appliance.units import MS_PER_DAY
 
 USER_ID_SIZE_MAX_BYTES: Final = 255
@@ -65,6 +66,13 @@ _CLEANUP_TYPES: Final[dict[str, type | UnionType]] = {
     "confirm_clock": bool,
 }
 
+_PURGE_TYPES: Final[dict[str, type | UnionType]] = {
+    "topic": str,
+    "partition": int | None,
+    "from_at": int | None,
+    "to_at": int | None,
+}
+
 
 class Api:
     """The handlers; each is fast or yields to other tasks."""
@@ -93,6 +101,10 @@ class Api:
             web.get("/api/v1/groups/{group:[^/]*}", self._when_ready(self._get_group)),
             web.get("/api/v1/timers", self._when_ready(self._list_timers)),
             web.get("/api/v1/timers/counts", self._when_ready(self._count_timers)),
+            web.post(
+                "/api/v1/timers/purge",
+                self._when_ready(_with_body(_purge_wanted, self._purge_timers)),
+            ),
             web.get(timer, self._when_ready(self._get_timer)),
             web.delete(timer, self._when_ready(self._cancel_timer)),
             web.get("/api/v1/clock", self._when_ready(self._get_clock)),
@@ -207,6 +219,14 @@ class Api:
         except FindError as error:
             return error_answer(_FIND_STATUS[error.reason], error.message)
         return web.json_response(text=found)
+
+    async def _purge_timers(self, wanted: TimerSelection) -> web.Response:
+        try:
+            return _answer(await self._status.purge_timers(wanted))
+        except FindError as error:
+            return error_answer(_FIND_STATUS[error.reason], error.message)
+        except RequestError as error:
+            return error_answer(507, error.message)
 
     async def _count_timers(self, request: web.Request) -> web.Response:
         try:
@@ -332,6 +352,25 @@ def _snapshot_name(body: bytes) -> str | None:
     if name is not None and not isinstance(name, str):
         raise ValueError("the name is not a string")
     return name
+
+
+def _purge_wanted(body: bytes) -> TimerSelection:
+    """Return which timers a body asks to cancel.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    fields = _json_fields(body, _PURGE_TYPES)
+    for name, value in fields.items():
+        if isinstance(value, bool) or not isinstance(value, _PURGE_TYPES[name]):
+            raise ValueError(f"{name} has a wrong type")
+    if fields.get("topic") is None:
+        raise ValueError("topic is missing: timers of one topic are cancelled at a time")
+    return TimerSelection(
+        topic=fields["topic"],
+        partition=fields.get("partition"),
+        due=(fields.get("from_at"), fields.get("to_at")),
+    )
 
 
 def _advance_wanted(body: bytes) -> int:

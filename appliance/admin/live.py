@@ -40,7 +40,13 @@ from appliance.model import (
     TopicStatus,
     TopicSummary,
 )
-from appliance.pending_timers import TimerCountRequest, TimerCounts, TimerListRequest
+from appliance.pending_timers import (
+    PurgedTimers,
+    TimerCountRequest,
+    TimerCounts,
+    TimerListRequest,
+    TimerSelection,
+)
 from appliance.pump import Pump
 from appliance.retention import Cleanup
 from appliance.store.log_snapshots import check_name
@@ -385,10 +391,13 @@ class LiveStatus:
         return state
 
     async def list_timers(self, request: TimerListRequest) -> str:
-        return await self._listing.list(self._serving.pump, request)
+        return await self._listing.list_timers(self._serving.pump, request)
+
+    async def purge_timers(self, selection: TimerSelection) -> PurgedTimers:
+        return await self._listing.purge_timers(self._serving.pump, selection)
 
     async def count_timers(self, request: TimerCountRequest) -> TimerCounts:
-        return await self._listing.count(self._serving.pump, request)
+        return await self._listing.count_timers(self._serving.pump, request)
 
     # Records
 

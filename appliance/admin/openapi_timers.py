@@ -5,12 +5,14 @@ from typing import Any, Final
 from appliance.admin.openapi_parts import (
     COUNT,
     INSTANT,
+    MAYBE_COUNT,
     MAYBE_INSTANT,
     MAYBE_TEXT,
     NOT_READY,
     STATES,
     TEXT,
     TOPIC_NAME,
+    body,
     error,
     in_path,
     in_query,
@@ -109,12 +111,40 @@ _COUNTS_PATH: Final[dict[str, Any]] = {
     },
 }
 
+_PURGE_PATH: Final[dict[str, Any]] = {
+    "post": {
+        "operationId": "purgeTimers",
+        "summary": "cancel all pending delayed records of a topic, or those due in a range",
+        "description": "As a cancel does: none of them is ever delivered.",
+        "requestBody": body(
+            topic=TEXT,
+            partition={**MAYBE_COUNT, "description": "only this partition"},
+            from_at={**MAYBE_INSTANT, "description": "only those due from this instant on"},
+            to_at={**MAYBE_INSTANT, "description": "only those due before this instant"},
+        ),
+        "responses": {
+            "200": json_of("they are durably cancelled", ref("PurgedTimers")),
+            "400": error("the body is something else"),
+            "403": error("the request comes from a web page of another origin"),
+            "404": error("there is no such topic or partition"),
+            "413": error("the body is too large"),
+            "415": error("the body is not of the type application/json"),
+            "503": NOT_READY,
+            "507": error("the disk is full"),
+        },
+    },
+}
+
 TIMER_SCHEMAS: Final[dict[str, Any]] = {
     "Timer": object_of(**_TIMER),
     "NotCancelled": object_of(error=TEXT, **_TIMER),
     "Timers": object_of(
         timers=list_of(ref("FoundItem")),
         next={**MAYBE_TEXT, "description": "the next `after`; null if nothing is left"},
+    ),
+    "PurgedTimers": object_of(
+        cancelled=COUNT,
+        left={**COUNT, "description": "delivered meanwhile, being delivered, or not readable"},
     ),
     "TimerCounts": object_of(
         from_at=INSTANT,
@@ -128,5 +158,6 @@ TIMER_SCHEMAS: Final[dict[str, Any]] = {
 TIMER_PATHS: Final[dict[str, Any]] = {
     "/api/v1/timers": _LIST_PATH,
     "/api/v1/timers/counts": _COUNTS_PATH,
+    "/api/v1/timers/purge": _PURGE_PATH,
     "/api/v1/topics/{topic}/timers/{id}": _TIMER_PATH,
 }

@@ -18,7 +18,13 @@ from appliance.model import (
     TopicStatus,
     TopicSummary,
 )
-from appliance.pending_timers import TimerCountRequest, TimerCounts, TimerListRequest
+from appliance.pending_timers import (
+    PurgedTimers,
+    TimerCountRequest,
+    TimerCounts,
+    TimerListRequest,
+    TimerSelection,
+)
 from appliance.store.recovery.report import Progress
 
 
@@ -354,6 +360,14 @@ class StatusSource(Protocol):
 
         Raises:
             FindError: the request is wrong, or what it names does not exist.
+        """
+
+    async def purge_timers(self, selection: TimerSelection) -> PurgedTimers:
+        """Cancel all timers of a selection, and return once that is durable.
+
+        Raises:
+            FindError: what the selection names does not exist.
+            RequestError: the disk is full; some may be cancelled.
         """
 
     async def count_timers(self, request: TimerCountRequest) -> TimerCounts:

@@ -3,7 +3,8 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 from appliance.admin.queries import Fields
@@ -14,6 +15,7 @@ from appliance.offline.frame_items import Item
 from appliance.pending_timers import (
     INTERVALS_DEFAULT,
     ListedTimer,
+    PurgedTimers,
     TimerCountRequest,
     TimerCounts,
     TimerListRequest,
@@ -26,6 +28,9 @@ from appliance.units import MS_PER_MINUTE, MS_PER_SECOND, NS_PER_MS
 
 READ_NS: Final = MS_PER_SECOND * NS_PER_MS
 """How long one list reads records; its answer says where the next one goes on."""
+
+PURGED_TOGETHER: Final = 1_000
+"""Timers that are cancelled in one turn of the loop, in a frame for each partition."""
 
 INTERVALS_MAX: Final = 10_000
 
@@ -100,45 +105,69 @@ class TimerListing:
         self._broker = broker
         self._turn = asyncio.Lock()
 
-    async def list(self, pump: Pump, request: TimerListRequest) -> str:
+    async def list_timers(self, pump: Pump, request: TimerListRequest) -> str:
         """Answer a request as JSON. Records are read on a thread.
 
         Raises:
             FindError: it cannot be answered; the error says why.
             NotReadyError: the broker is stopping.
         """
+        timers = await self._next(pump, request.selection, request.limit + 1, request.after)
+        items = await self._read(pump, timers[: request.limit], has_values=request.has_values)
+        return await pump.find(partial(_encode, items, timers))
+
+    async def _next(
+        self, pump: Pump, selection: TimerSelection, limit: int, after: TimerPlace | None
+    ) -> list[ListedTimer]:
         async with self._turn:
-            # One more shows whether there are more.
-            steps = self._broker.timers.steps_of_list(
-                request.selection, request.limit + 1, request.after
-            )
-            timers = [timer async for step in _taking_turns(steps, pump) for timer in step]
-        partitions = {timer[3]: self._broker.timers.partition_of(timer) for timer in timers}
-        places = {handle: place for handle, place in partitions.items() if place is not None}
-        timers = [timer for timer in timers if timer[3] in places]  # others were deleted just now
+            steps = self._broker.timers.steps_of_list(selection, limit, after)
+            return [timer async for step in _taking_turns(steps, pump) for timer in step]
+
+    async def _read(self, pump: Pump, timers: list[ListedTimer], *, has_values: bool) -> list[Item]:
+        """Read the records of the first of some timers, on a thread."""
+        places = {timer[3]: self._broker.timers.partition_of(timer) for timer in timers}
         finder, part = self._broker.begin_find()
         in_time = until(READ_NS, self._broker.clock.monotonic_ns)
-        reader = TimerReader(part, finder.timer_place, places, has_values=request.has_values)
+        reader = TimerReader(part, finder.timer_place, places, has_values=has_values)
 
-        def read() -> str:
+        def read() -> list[Item]:
             try:
-                items = reader.read(
-                    timers[: request.limit], lambda: in_time() and not pump.is_stopped
-                )
+                return reader.read(timers, lambda: in_time() and not pump.is_stopped)
             finally:
                 part.close()
-            return _encode(items, timers)
 
         try:
             return await pump.find(read)
         finally:
             self._broker.key_index.end_search()
 
-    async def count(self, pump: Pump, request: TimerCountRequest) -> TimerCounts:
+    async def purge_timers(self, pump: Pump, selection: TimerSelection) -> PurgedTimers:
+        """Cancel all timers of a selection.
+
+        Raises:
+            DiskFullError: the disk is full; some may be cancelled.
+            FindError, NotReadyError: as `list_timers`.
+        """
+        cancelled = left = 0
+        after: TimerPlace | None = None
+        while timers := await self._next(pump, selection, PURGED_TOGETHER, after):
+            pump.release.check()
+            items = await self._read(pump, timers, has_values=False)
+            read = list(zip(timers, items, strict=False))
+            whole = [(timer, item.get("id", b"")) for timer, item in read if "problem" not in item]
+            pump.release.check()
+            done = self._broker.timers.purge(whole)
+            cancelled += done
+            left += len(read) - done
+            after = read[-1][0][:3]
+            await pump.durable(self._broker.wrote_pos)
+        return PurgedTimers(cancelled, left)
+
+    async def count_timers(self, pump: Pump, request: TimerCountRequest) -> TimerCounts:
         """Answer a request.
 
         Raises:
-            FindError, NotReadyError: as `list`.
+            FindError, NotReadyError: as `list_timers`.
         """
         from_ms = self._broker.clock.wall_ms() if request.from_at is None else request.from_at
         async with self._turn:
@@ -162,7 +191,7 @@ async def _taking_turns(steps: Iterator[_Step], pump: Pump) -> AsyncIterator[_St
             raise NotReadyError("the broker is stopping")
 
 
-def _encode(items: "list[Item]", timers: "list[ListedTimer]") -> str:
+def _encode(items: Sequence[Item], timers: Sequence[ListedTimer]) -> str:
     is_all = len(items) == len(timers)
     following = None if is_all else _token(timers[len(items) - 1])
     return json.dumps({"timers": for_json(items), "next": following})

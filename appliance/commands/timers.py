@@ -1,6 +1,9 @@
 """`latermq timers`: delayed records that are pending, from the admin API. Layer 6."""
 
+import sys
 from typing import Annotated, Any, Final
+
+import click
 
 from appliance.commands import admin_client, usage
 from appliance.commands.arguments import (
@@ -25,13 +28,16 @@ from appliance.commands.output import (
 )
 from appliance.errors import ConfigError
 from appliance.system.clock import SystemClock
-from appliance.units import parse_duration_ms
+from appliance.units import counted, parse_duration_ms
 
 EXIT_UNKNOWN: Final = 1
 EXIT_NOT_CANCELLED: Final = 1
 
 LIST_TIMEOUT_S: Final = 60.0
 """One request reads for a second, and waits for those before it."""
+
+PURGE_TIMEOUT_S: Final = 3_600.0
+"""A million takes about a minute."""
 
 PAGE_MAX: Final = 1_000
 """Timers that the broker lists in one answer."""
@@ -48,6 +54,7 @@ Examples:
   latermq timers forecast orders --step 1m --intervals 30
   latermq timers show orders order-17
   latermq timers cancel orders order-17
+  latermq timers purge orders --to 1h --yes
 
 A cancelled record is never delivered, as with `latermq send TOPIC --cancel ID`.
 """
@@ -207,6 +214,46 @@ def cancel_timer(
         complain(f"nothing was cancelled: {_timer_line(timer_id, found)}")
     if found["state"] != "cancelled":
         raise usage.Exit(EXIT_NOT_CANCELLED)
+
+
+@app.command("purge")
+def purge_timers(  # noqa: PLR0917 (these are flags: click passes them by name)
+    topic: TopicName,
+    partition: PartitionNumber = None,
+    from_: Annotated[
+        str | None,
+        usage.Option(
+            "--from", metavar="INSTANT", help="Only those due from this time on, or 10m from now."
+        ),
+    ] = None,
+    to: Annotated[
+        str | None, usage.Option(metavar="INSTANT", help="Only those due before this time.")
+    ] = None,
+    yes: Annotated[bool, usage.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    admin: Admin = DEFAULT_ADMIN,
+    json: Json = False,
+) -> None:
+    """Cancel all pending delayed records of a topic, or those due in a range of time."""
+    if not yes:
+        if not sys.stdin.isatty():
+            raise ConfigError("standard input is not a terminal: use --yes to cancel all of them")
+        if not click.confirm(f"Cancel these delayed records of {printable(topic)}?", err=True):
+            complain("nothing was cancelled")
+            raise usage.Exit(EXIT_NOT_CANCELLED)
+    now_ms = SystemClock().wall_ms()
+    body = {
+        "topic": topic,
+        "partition": partition,
+        "from_at": None if from_ is None else read_ahead("--from", from_, now_ms),
+        "to_at": None if to is None else read_ahead("--to", to, now_ms),
+    }
+    found = admin_client.post(admin, "timers", "purge", body=body, timeout_s=PURGE_TIMEOUT_S)
+    if json:
+        print_json(found)
+        return
+    print_line(f"{counted(found['cancelled'], 'delayed record')} of {printable(topic)} cancelled")
+    if found["left"]:
+        complain(f"{found['left']} are left: they are being delivered, or cannot be read")
 
 
 def _timer_line(timer_id: str, found: Any) -> str:

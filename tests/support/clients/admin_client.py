@@ -36,7 +36,13 @@ from appliance.model import (
     TopicStatus,
     TopicSummary,
 )
-from appliance.pending_timers import TimerCountRequest, TimerCounts, TimerListRequest
+from appliance.pending_timers import (
+    PurgedTimers,
+    TimerCountRequest,
+    TimerCounts,
+    TimerListRequest,
+    TimerSelection,
+)
 from appliance.store.recovery.report import Progress
 
 BROKER: Final = BrokerStatus(
@@ -175,6 +181,12 @@ class Status:
     async def list_timers(self, request: TimerListRequest) -> str:
         self._check_topic(request.selection.topic)
         return json.dumps({"timers": [], "next": None})
+
+    async def purge_timers(self, selection: TimerSelection) -> PurgedTimers:
+        if self.failure is not None:
+            raise self.failure
+        self._check_topic(selection.topic)
+        return PurgedTimers(2, 1)
 
     async def count_timers(self, request: TimerCountRequest) -> TimerCounts:
         self._check_topic(request.selection.topic)

@@ -204,6 +204,7 @@ def refused(reason: str) -> Callable[[Status], object]:
 SNAPSHOTS: Final = "/api/v1/snapshots"
 FIND: Final = "/api/v1/find"
 ADVANCE: Final = "/api/v1/clock/advance"
+PURGE: Final = "/api/v1/timers/purge"
 TIMERS: Final = "/api/v1/timers"
 CLEANUP: Final = "/api/v1/cleanup"
 JSON: Final = {"Content-Type": "application/json"}
@@ -303,6 +304,17 @@ CASES: Final = (
     Case("GET", TIMERS + "?after=1.2.3&values=false", 200),
     Case("GET", TIMERS + "?topic=nowhere", 404),
     Case("GET", TIMERS, 503, starting),
+    Case("POST", PURGE, 200, headers=JSON, body=f'{{"topic": "{NAME}"}}'.encode()),
+    Case("POST", PURGE, 404, headers=JSON, body=b'{"topic": "nowhere", "partition": 0}'),
+    Case("POST", PURGE, 507, full_disk, headers=JSON, body=b'{"topic": "t", "to_at": 5}'),
+    Case("POST", PURGE, 503, starting, headers=JSON, body=b'{"topic": "t"}'),
+    Case("POST", PURGE, 415, body=b'{"topic": "t"}'),
+    Case("POST", PURGE, 403, headers=JSON | FOREIGN, body=b'{"topic": "t"}'),
+    Case("POST", PURGE, 413, headers=JSON, body=b" " * 5_000),
+    *(
+        Case("POST", PURGE, 400, headers=JSON, body=body)
+        for body in (b"{}", b'{"topic": 1}', b'{"topic": "t", "to_at": "1h"}', b'{"all": true}')
+    ),
     Case("GET", TIMERS + "/counts", 200),
     Case("GET", TIMERS + f"/counts?topic={ESCAPED}&partition=0&from=1&step_ms=1&count=10000", 200),
     Case("GET", TIMERS + "/counts?topic=nowhere", 404),

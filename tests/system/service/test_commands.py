@@ -405,6 +405,19 @@ def test_pending_timers_are_listed_and_counted(latermq: CommandLine, topic: str)
     assert "--step '1'" in latermq.fails(f"timers forecast {topic} --step 1", 2)
 
 
+def test_pending_timers_are_purged(latermq: CommandLine, topic: str) -> None:
+    lines = b"".join(b"%d\n" % number for number in range(2_500))
+    latermq.ok(f"send {topic} --delay 1h", lines)
+    latermq.ok(f"send {topic} later --delay 3h --id late")
+    assert "--yes" in latermq.fails(f"timers purge {topic}", 2)
+    purged = latermq.ok(f"timers purge {topic} --to 2h --yes")
+    assert purged.stdout == f"2500 delayed records of {topic} cancelled\n"
+    assert len(latermq.ok(f"timers list {topic} --limit 9999").lines) == 2
+    assert latermq.ok(f"timers purge {topic} --yes --json").json() == {"cancelled": 1, "left": 0}
+    assert latermq.ok(f"timers show {topic} late").stdout.startswith("late: cancelled")
+    assert "no topic" in latermq.fails("timers purge nowhere --yes")
+
+
 def test_status_names_no_cancelled_record_as_the_next(
     latermq: CommandLine, topic: str, broker: ApplianceProcess
 ) -> None:

@@ -2,15 +2,16 @@
 
 import random
 from collections import Counter
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pytest
 
-from appliance.errors import FindError
+from appliance.errors import DiskFullError, FindError
 from appliance.find import Finder
 from appliance.pending_timers import ListedTimer, TimerCounts, TimerPlace, TimerSelection
 from appliance.timer_reader import UNREADABLE, TimerReader
-from tests.support.harness.broker_harness import BrokerHarness, with_topic
+from tests.support.harness.broker_harness import BrokerHarness, Stop, with_topic
+from tests.support.simulator.sim_fs import CrashMode, SimFileSystem
 from tests.support.values.kafka_records import Record, cancel, delay
 from tests.unit.retention.test_carried_timers import IDS, carried
 from tests.unit.timers.test_cold_timers import cold_harness
@@ -167,6 +168,89 @@ def test_a_list_ends_soon_when_it_must_and_is_never_empty() -> None:
     assert len(reader.read(timers, lambda: True)) == 200
     part.close()
     harness.broker.key_index.end_search()
+
+
+def purge(harness: BrokerHarness, selection: TimerSelection = ALL) -> int:
+    timers = listed(harness, selection)
+    read = zip(timers, items(harness, selection=selection), strict=True)
+    return harness.broker.timers.purge(
+        [(timer, item.get("id", b"")) for timer, item in read if "problem" not in item]
+    )
+
+
+@pytest.mark.parametrize("end", ["clean", *get_args(CrashMode)])
+def test_what_is_purged_is_never_delivered_whatever_happens(end: Stop) -> None:
+    harness = BrokerHarness()
+    harness.create_topic("t", 2)
+    harness.create_topic("other")
+    for number in range(40):
+        names = [b"%d" % number] if number % 3 else []
+        for topic, index in (("t", number % 2), ("other", 0)):
+            records = [Record(b"%d" % number, headers=delay(1_000 * number + 1_000, *names))]
+            harness.produce(topic, index, records)
+    begin_ms = listed(harness)[0][0]
+    chosen = TimerSelection(topic="t", due=(begin_ms + 10_000, begin_ms + 30_000))
+    assert purge(harness, chosen) == 20
+    assert purge(harness, chosen) == 0
+    assert harness.timer_state("t", b"10")[0] == "cancelled"
+    assert harness.timer_state("other", b"10")[0] == "pending"
+    harness.flush()
+    harness = harness.reborn(end)
+    assert harness.broker.pending_timers == 60
+    assert harness.timer_state("t", b"10")[0] == "cancelled"
+    harness.produce("t", 0, [Record(b"again", headers=delay(1_000, b"10"))])
+    harness.tick(100_000)
+    kept = {number for number in range(40) if not 10 <= number < 30}
+    assert {int(v) for i in (0, 1) for v in harness.values("t", i) if v != b"again"} == kept
+    assert len(harness.values("other")) == 40
+    assert harness.values("t").count(b"again") == 1
+
+
+def test_what_left_or_changed_since_it_was_listed_is_not_purged() -> None:
+    harness = with_topic()
+    for number, name in enumerate((b"due", b"replaced", b"cancelled", b"stays")):
+        harness.produce("t", 0, [Record(name, headers=delay(1_000 * (number + 1), name))])
+    harness.produce("t", 0, [Record(b"unnamed", headers=delay(1_000))])
+    timers, found = listed(harness), items(harness)
+    assert harness.tick(1_000) == 2
+    harness.produce("t", 0, [Record(b"new", headers=delay(2_000, b"replaced"))])
+    harness.cancel_timer("t", b"cancelled")
+    read = [(timer, each.get("id", b"")) for timer, each in zip(timers, found, strict=True)]
+    assert harness.broker.timers.purge(read) == 1
+    harness.tick(10_000)
+    assert harness.values() == [b"due", b"unnamed", b"new"]
+
+
+def test_timers_of_one_millisecond_are_purged_among_others_of_it() -> None:
+    harness = BrokerHarness()
+    harness.create_topic("t")
+    harness.create_topic("other")
+    for _ in range(3):
+        for name in ("t", "other"):
+            records = [Record(b"%d" % at, headers=delay(1_000)) for at in range(200)]
+            harness.produce(name, 0, records)
+    assert purge(harness, TimerSelection(topic="t")) == 600
+    assert harness.tick(1_000) == 600
+    assert harness.values("t") == []
+    assert len(harness.values("other")) == 600
+
+
+def test_a_full_disk_leaves_what_it_cannot_cancel() -> None:
+    disk = SimFileSystem()
+    harness = BrokerHarness(disk)
+    harness.create_topic("t")
+    for number in range(20):
+        headers = delay(1_000, b"%d" % number + bytes(200))
+        harness.produce("t", 0, [Record(b"x", headers=headers)])
+    disk.free = 1_000
+    while harness.produce("t", 0, [Record(b"fill" * 10)]).error == 0:
+        pass
+    with pytest.raises(DiskFullError, match="not all were cancelled: the broker's disk is full"):
+        purge(harness)
+    assert harness.broker.pending_timers == 20
+    disk.free = 1 << 30
+    assert purge(harness, TimerSelection(topic="t", due=(0, 1))) == 0
+    assert harness.tick(1_000) == 20
 
 
 @pytest.mark.parametrize(
