@@ -252,6 +252,7 @@ class LiveStatus:
 
     def status(self) -> BrokerStatus:
         broker, frontend = self._broker, self._serving
+        clock = broker.clock
         gauges = broker.gauges(frontend.connection_count)
         topics = broker.topics.all()
         return BrokerStatus(
@@ -263,6 +264,7 @@ class LiveStatus:
             admin=str(self._admin),
             insecure=gauges.insecure,
             flush=broker.config.flush,
+            clock_ahead_ms=clock.ahead_ms if isinstance(clock, MovableClock) else None,
             started_at=self._started_at,
             uptime_ms=(broker.clock.monotonic_ns() - self._started_ns) // NS_PER_MS,
             log=LogPositions(

@@ -13,6 +13,9 @@ from appliance.admin.openapi_parts import (
     INSTANT as _INSTANT,
 )
 from appliance.admin.openapi_parts import (
+    MAYBE_COUNT as _MAYBE_COUNT,
+)
+from appliance.admin.openapi_parts import (
     MAYBE_INSTANT as _MAYBE_INSTANT,
 )
 from appliance.admin.openapi_parts import (
@@ -86,6 +89,10 @@ _SCHEMAS: Final[dict[str, Any]] = {
             "description": "other machines can connect without encryption or password",
         },
         flush={"enum": ["sync", "async"]},
+        clock_ahead_ms={
+            **_MAYBE_COUNT,
+            "description": "how far a virtual clock is ahead; null for the machine's clock",
+        },
         started_at=_INSTANT,
         uptime_ms=_COUNT,
         log=_object(

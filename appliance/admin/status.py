@@ -187,6 +187,7 @@ class BrokerStatus:
         admin: the address of the admin server.
         insecure: other machines can connect without encryption or password.
         flush: "sync" or "async".
+        clock_ahead_ms: how far a virtual clock is ahead of the machine's; None for the latter.
         started_at: when the broker began to serve clients.
         uptime_ms: the time since then.
         log: positions.
@@ -211,6 +212,7 @@ class BrokerStatus:
     admin: str
     insecure: bool
     flush: str
+    clock_ahead_ms: int | None
     started_at: int
     uptime_ms: int
     log: LogPositions

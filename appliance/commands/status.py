@@ -93,6 +93,9 @@ def _status_fields(found: Any) -> list[tuple[str, object]]:
         fields.append(
             ("EXPIRING", f"{count} records expired early, the disk is too full (expire_percent)")
         )
+    if found["clock_ahead_ms"] is not None:
+        ahead = rough_duration(found["clock_ahead_ms"])
+        fields.append(("VIRTUAL CLOCK", f"{ahead} ahead of the machine: for tests only"))
     if found["insecure"]:
         fields.append(("INSECURE", "other machines can connect without encryption or password"))
     return fields

@@ -54,6 +54,7 @@ BROKER: Final = BrokerStatus(
     admin="127.0.0.1:9192",
     insecure=False,
     flush="sync",
+    clock_ahead_ms=None,
     started_at=1_767_225_600_000,
     uptime_ms=5,
     log=LogPositions(start=0, wrote=4, committed=3, flushed=2, visible=1),

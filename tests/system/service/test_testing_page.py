@@ -83,6 +83,7 @@ def test_the_clock_says_how_far_it_is_ahead(latermq: CommandLine) -> None:
     assert after["kind"] == "virtual"
     assert abs(after["now_at"] - after["ahead_ms"] - time.time() * 1000) < 60_000
     assert latermq.ok("clock show").stdout.endswith(" ahead of the machine\n")
+    assert re.search(r"VIRTUAL CLOCK  .*ahead of the machine", latermq.ok("status").stdout)
 
 
 def test_records_age_with_the_clock(latermq: CommandLine) -> None:
