@@ -4,6 +4,7 @@ Every answer that names a broker takes it from here: Metadata, DescribeCluster, 
 owner changes it as the pair changes. Layer 3; does no I/O.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,8 +36,9 @@ class Routes:
         leads: it is a master: it leads all partitions and coordinates all groups.
         peer: the other node of the pair; None if it is not known.
         is_peer_in_sync: the other node has what this one shows.
-        is_open: the leader is known to be there: of a slave, that it hears its master; of a
-            master, that it may accept something.
+        is_open: the leader is known to be there: a slave hears its master.
+        may_lead: whether a master may accept something, which may end with time; True if nothing
+            can end it.
     """
 
     me: Member
@@ -44,13 +46,14 @@ class Routes:
     peer: Member | None = None
     is_peer_in_sync: bool = False
     is_open: bool = True
+    may_lead: Callable[[], bool] = lambda: True
 
     @property
     def leader(self) -> Member | None:
         """The broker that accepts records now; None if nobody is known to."""
-        if not self.is_open:
-            return None
-        return self.me if self.leads else self.peer
+        if self.leads:
+            return self.me if self.may_lead() else None
+        return self.peer if self.is_open else None
 
     @property
     def members(self) -> tuple[Member, ...]:

@@ -122,6 +122,8 @@ class MasterRole:
                 fenced=self._note_newer,
             )
             broker.lease = self.lease
+            if routes is not None:
+                routes.may_lead = lambda: self.lease.is_held
             # A bug there ends the process: else nobody would notice that the slave gets nothing.
             self._server.failure.add_done_callback(lambda done: pump.fail(done.result()))
 

@@ -13,8 +13,10 @@ from appliance.replication.facts import Facts, Role
 from appliance.replication.master import Replicated
 from appliance.replication.states import State
 from appliance.routes import Member, Routes
+from appliance.units import NS_PER_MS
 from tests.support.clients.wire_client import WireClient
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
+from tests.support.harness.configs import small_config
 from tests.unit.kafka.test_read_replica import fetch
 
 MASTER = Endpoint("10.0.0.1", 9092, "a")
@@ -83,5 +85,26 @@ def test_slave_that_is_lost_stays_listed_for_a_while(monkeypatch: pytest.MonkeyP
         async with asyncio.timeout(LIMIT_S):
             while routes.peer is not None:  # noqa: ASYNC110 (a timer does it)
                 await asyncio.sleep(0)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_master_leads_while_it_has_the_lease_that_it_needs(mode: str) -> None:
+    harness = BrokerHarness(config=small_config(replication=mode))
+    harness.create_topic("t")
+
+    async def run() -> None:
+        role, routes = make_role(harness)
+        me = Member(1, MASTER)
+        assert routes.leader == (None if mode == "sync" else me)
+        role.lease.renew(harness.clock.boottime_ns() // NS_PER_MS)
+        assert routes.leader == me
+        harness.clock.advance_ms(role.lease.duration_ms)
+        assert routes.leader == (None if mode == "sync" else me)
+        role.lease.renew(harness.clock.boottime_ns() // NS_PER_MS)
+        assert routes.leader == me
+        role.lease.end()  # it hands over
+        assert routes.leader is None
 
     asyncio.run(run())

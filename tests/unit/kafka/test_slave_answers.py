@@ -147,7 +147,7 @@ def test_metadata_without_a_master_says_that_there_is_no_leader_and_keeps_its_ad
 
 
 def test_master_that_may_not_accept_names_no_leader() -> None:
-    node = memory_node(some_broker(), Routes(MASTER, is_open=False))
+    node = memory_node(some_broker(), Routes(MASTER, may_lead=lambda: False))
     answer = ask(node, MetadataRequest(topics=None), 5, MetadataResponse)
     assert answer.topics[0].partitions[0].error_code == ErrorCode.leader_not_available
 
