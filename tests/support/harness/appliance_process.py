@@ -1,8 +1,7 @@
 """The real broker in its own process: start, stop, kill, and its output.
 
-Its standard error goes to a file, whose tail is part of the message of each error. At the first
-start the kernel chooses the ports; a restart takes the same ones, so that clients find the broker
-again.
+Its standard error goes to a file, whose tail is part of the message of each error. Every start
+takes the same ports, so that clients find the broker again.
 """
 
 import json
@@ -19,6 +18,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+
+from tests.support.harness.ports import free_address
 
 READY_LIMIT_S: Final = 90.0
 STOP_LIMIT_S: Final = 45.0
@@ -67,8 +68,8 @@ class ApplianceProcess:
     ) -> None:
         self.data_dir = data_dir
         self.stderr_path = stderr_path or data_dir.with_name(data_dir.name + ".stderr")
-        self.kafka = "127.0.0.1:0"
-        self.admin = "127.0.0.1:0"
+        self.kafka = free_address()
+        self.admin = free_address()
         self.start_times_s: list[float] = []
         self._arguments = list(arguments)
         self._latermq = latermq or latermq_command()

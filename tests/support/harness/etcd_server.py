@@ -1,13 +1,14 @@
 """A real etcd of one member on loopback, for tests."""
 
 import shutil
-import socket
 import ssl
 import subprocess
 import time
 import urllib.request
 from pathlib import Path
 from typing import Final
+
+from tests.support.harness.ports import free_port
 
 ETCD: Final = shutil.which("etcd")
 START_LIMIT_S: Final = 30.0
@@ -32,8 +33,8 @@ class EtcdServer:
         """
         self._root = root
         scheme = "http" if certificates is None else "https"
-        self.url = f"{scheme}://{host}:{_free_port()}"
-        self._peer_url = f"http://127.0.0.1:{_free_port()}"
+        self.url = f"{scheme}://{host}:{free_port()}"
+        self._peer_url = f"http://127.0.0.1:{free_port()}"
         self._certificates = certificates
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -96,9 +97,3 @@ def make_certificates(directory: Path) -> None:
         )
     with (directory / "client.pem").open("a") as file:
         file.write((directory / "client.key").read_text())
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Final
 
 from tests.support.harness.etcd_server import EtcdServer
-from tests.system.replication.nodes import Node, ProxyThread, free_address, until
+from tests.support.harness.ports import free_address
+from tests.system.replication.nodes import Node, ProxyThread, until
 from tests.system.replication.test_promotion import create_topic
 
 ETCD_LEASE_MS: Final = 2_000

@@ -3,7 +3,6 @@
 import asyncio
 import re
 import shutil
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import pytest
 from appliance.config.setting import Address
 from tests.support.harness.appliance_process import READY_LIMIT_S, ApplianceProcess
 from tests.support.harness.command_line import CommandLine
+from tests.support.harness.ports import free_address
 from tests.support.harness.replica_pair import Proxy
 from tests.system.kill9.rounds import CONFIG
 
@@ -65,7 +65,7 @@ class Node(ApplianceProcess):
         super().__init__(data_dir or root / name, self._base, root / f"{name}.stderr")
         self.mode = "async"
         self.is_alone = True
-        self.replication = "127.0.0.1:0"
+        self.replication = free_address()
         self._is_slave = False
         self._slave_arguments: tuple[str, ...] = ()
 
@@ -207,13 +207,6 @@ class Node(ApplianceProcess):
     def forget(self) -> None:
         """Remove its directory; it must not run."""
         shutil.rmtree(self.data_dir)
-
-
-def free_address() -> str:
-    """A port of this machine that nobody uses now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        host, port = server.getsockname()
-        return f"{host}:{port}"
 
 
 def until(is_so: Callable[[], bool], what: str, limit_s: float = LIMIT_S) -> None:

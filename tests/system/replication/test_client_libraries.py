@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 
 from tests.support.harness.command_line import CommandLine
+from tests.support.harness.ports import free_address
 from tests.system.kill9.idempotent_senders import (
     LIMIT_S,
     Sender,
@@ -21,7 +22,7 @@ from tests.system.kill9.idempotent_senders import (
     read_partition,
 )
 from tests.system.kill9.workload import create_topics
-from tests.system.replication.nodes import Node, ProxyThread, free_address, until
+from tests.system.replication.nodes import Node, ProxyThread, until
 from tests.system.replication.test_promotion import stop_and_check
 
 COUNT: Final = 300

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Callable
 
 from tests.support.harness.command_line import CommandLine
+from tests.support.harness.ports import free_address
 from tests.system.replication.nodes import (
     COMPARING_LINE,
     Node,
     ProxyThread,
     await_equal,
-    free_address,
     until,
 )
 from tests.system.replication.test_promotion import (

@@ -11,7 +11,8 @@ import pytest
 from appliance.replication.wire import MessageType
 from tests.support.harness.command_line import CommandLine
 from tests.support.harness.message_gate import MessageGate
-from tests.system.replication.nodes import LIMIT_S, Node, await_equal, free_address, until
+from tests.support.harness.ports import free_address
+from tests.system.replication.nodes import LIMIT_S, Node, await_equal, until
 from tests.system.replication.test_promotion import (
     TOPIC,
     Sender,

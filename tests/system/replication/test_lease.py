@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka.admin import AdminClient
 
 from tests.support.harness.command_line import CommandLine
-from tests.system.replication.nodes import LEASE_MS, Node, ProxyThread, free_address, until
+from tests.support.harness.ports import free_address
+from tests.system.replication.nodes import LEASE_MS, Node, ProxyThread, until
 from tests.system.replication.test_promotion import CLIENT, TOPIC, create_topic, read_all
 
 AFTER_APPEND = KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND
@@ -88,6 +90,14 @@ class Pair:
         return int(self.master.pair()["lease_left_ms"])
 
 
+def leader_of(node: Node) -> tuple[int, int]:
+    """The leader of the topic's partition as a client hears it, and the error of that."""
+    found = AdminClient({"bootstrap.servers": node.kafka, **CLIENT}).list_topics(TOPIC, timeout=30)
+    partition = found.topics[TOPIC].partitions[0]
+    error = partition.error
+    return partition.leader, 0 if error is None else error.code()
+
+
 @pytest.fixture
 def pair(make_node: MakeNode, make_proxy: Callable[[str], ProxyThread]) -> Pair:
     return Pair(make_node, make_proxy)
@@ -107,11 +117,13 @@ def test_one_is_acknowledged_while_a_slave_is_slow_and_nobody_without_a_lease(pa
     every.finish()
     assert every.outcomes[-1].error == AFTER_APPEND
     assert one.ask() == every.ask() == KafkaError.NOT_ENOUGH_REPLICAS
+    assert leader_of(pair.master) == (-1, KafkaError.LEADER_NOT_AVAILABLE)
     assert "nothing is acknowledged" in pair.master.pair()["promise"]
     assert b"latermq_replication_lease_seconds 0.0" in pair.master.get("/metrics")[1]
     pair.proxy.resume()
     until(lambda: pair.master.pair()["state"] == "streaming", "the slave's return")
     assert (one.ask(), every.ask()) == (0, 0)
+    assert leader_of(pair.master) == (1, 0)
     assert "has no lease" in pair.master.stderr_path.read_text()
 
 

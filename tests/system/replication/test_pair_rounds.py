@@ -21,6 +21,7 @@ import pytest
 
 from tests.support.harness.appliance_process import ApplianceProcess
 from tests.support.harness.command_line import CommandLine
+from tests.support.harness.ports import free_address
 from tests.support.oracles.history_events import Restarted
 from tests.system.kill9.rounds import check_through
 from tests.system.kill9.workload import now_ms
@@ -30,7 +31,6 @@ from tests.system.replication.nodes import (
     ProxyThread,
     await_equal,
     compare,
-    free_address,
 )
 
 # Not among pytest's temporary directories, which the next runs delete.

@@ -11,8 +11,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.support.harness.command_line import CommandLine
+from tests.support.harness.ports import free_address
 from tests.system.kill9.workload import now_ms
-from tests.system.replication.nodes import LIMIT_S, Node, ProxyThread, await_equal, free_address
+from tests.system.replication.nodes import LIMIT_S, Node, ProxyThread, await_equal
 
 TOPIC: Final = "t"
 GROUP: Final = "g"

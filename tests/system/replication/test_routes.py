@@ -9,6 +9,7 @@ from confluent_kafka import Producer
 
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.harness.command_line import CommandLine
+from tests.support.harness.ports import free_address
 from tests.support.oracles.kafka_oracle import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -17,7 +18,7 @@ from tests.support.oracles.kafka_oracle import (
     decode_response,
     encode_request,
 )
-from tests.system.replication.nodes import LIMIT_S, Node, free_address, until
+from tests.system.replication.nodes import LIMIT_S, Node, until
 from tests.system.replication.test_promotion import CLIENT, TOPIC, Sender, create_topic
 
 METADATA_VERSION = 5

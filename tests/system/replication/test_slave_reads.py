@@ -12,7 +12,8 @@ from confluent_kafka import Consumer, TopicPartition
 from tests.support.clients.client_runs import JAVA
 from tests.support.clients.client_setup import ClientMissingError, find
 from tests.support.harness.command_line import CommandLine
-from tests.system.replication.nodes import LIMIT_S, Node, await_equal, free_address, until
+from tests.support.harness.ports import free_address
+from tests.system.replication.nodes import LIMIT_S, Node, await_equal, until
 from tests.system.replication.test_promotion import CLIENT, TOPIC, Sender, create_topic
 
 COUNT: Final = 400

@@ -16,13 +16,13 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from tests.support.harness.command_line import CommandLine
+from tests.support.harness.ports import free_address
 from tests.system.kill9.workload import now_ms
 from tests.system.replication.nodes import (
     LIMIT_S,
     Node,
     ProxyThread,
     await_equal,
-    free_address,
     until,
 )
 from tests.system.replication.test_promotion import (
