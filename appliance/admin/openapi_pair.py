@@ -39,6 +39,10 @@ PAIR_SCHEMA: Final = object_of(
     received={**MAYBE_COUNT, "description": "up to here the slave has the log"},
     durable={**MAYBE_COUNT, "description": "up to here it is on the slave's disk"},
     lag_bytes={**MAYBE_COUNT, "description": "what the slave lacks"},
+    catch_up_max_bytes_per_s={
+        **COUNT,
+        "description": "what a slave that catches up gets at most; 0: no bound, or it does not",
+    },
     heard_ms_ago={**MAYBE_COUNT, "description": "time since the peer's last message, ms"},
     promise={"type": "string", "description": "what an acknowledgement means now"},
     caught_up={

@@ -141,6 +141,8 @@ class ReplicationStatus:
         received, durable: what the slave has, and what of that is on its disk; None if no slave was
             heard of.
         lag_bytes: what the slave lacks; None if that is not known.
+        catch_up_max_bytes_per_s: what a slave that catches up gets at most; 0: no bound, or it does
+            not catch up.
         heard_ms_ago: the time since the last message of the peer; None if there was none.
         promise: what an acknowledgement means at this moment.
         caught_up: a slave has once had the whole log, so that it may be promoted; None on a master.
@@ -170,6 +172,7 @@ class ReplicationStatus:
     given_up: bool = False
     term: int = 0
     read_bytes: int = 0
+    catch_up_max_bytes_per_s: int = 0
     lease_left_ms: int | None = None
     promotion_wait_ms: int = 0
     coordinator: CoordinatorStatus | None = None

@@ -114,6 +114,10 @@ def _fields(found: Any) -> list[tuple[str, object]]:
         fields.append(
             ("slave", f"has the log to {found['received']}, on its disk to {found['durable']}")
         )
+    if found["state"] == "catch-up" and found["received"] is not None and found["end"]:
+        rate = found["catch_up_max_bytes_per_s"]
+        bound = f", at most {rate} bytes a second" if rate else ""
+        fields.append(("catch-up", f"{100 * found['received'] // found['end']}%{bound}"))
     if found["caught_up"] is False:
         fields.append(("caught up", "never: `latermq promote` refuses it without --force"))
     if found["held_bytes"]:

@@ -145,3 +145,11 @@ class ReplicationSettings:
         "How much of its log a master keeps beyond retention because a connected slave lacks it. "
         "Beyond that, or on a full disk, the slave copies the log anew.",
     )
+    catch_up_max_bytes_per_s: int = number(
+        0,
+        "replication.catch_up_max_bytes_per_s",
+        (0, 1 << 40),
+        "A slave that is new, or was away for long, takes at most so much of the log in a second "
+        "while no client waits for it: in async mode, or solo. 0: as much as it can.",
+        unit="bytes a second",
+    )

@@ -120,6 +120,7 @@ class MasterRole:
                 limits=link_limits(broker.config),
                 facts=self._facts,
                 fenced=self._note_newer,
+                catch_up_rate=self._catch_up_rate,
             )
             broker.lease = self.lease
             if routes is not None:
@@ -132,6 +133,11 @@ class MasterRole:
         needs_lease = self._is_sync or self._is_coordinated
         lease_ms = self.lease.duration_ms if needs_lease else 0
         return Facts(self._broker.role.term, Role.MASTER, endpoint, lease_ms=lease_ms)
+
+    def _catch_up_rate(self) -> int:
+        """Return how fast the slave may catch up, bytes a second; 0 for no bound."""
+        is_waited_for = self._is_sync and not self._is_solo
+        return 0 if is_waited_for else self._config.catch_up_max_bytes_per_s
 
     @property
     def _needs_lease(self) -> bool:
@@ -438,6 +444,7 @@ class MasterRole:
             received=None if acked is None else acked.received_pos,
             durable=None if acked is None else acked.durable_pos,
             lag_bytes=lag_bytes,
+            catch_up_max_bytes_per_s=self._catch_up_rate() if state == "catch-up" else 0,
             heard_ms_ago=None if acked is None else since_ms(self._clock, acked.acked_ms),
             promise=self._promise(state),
             lease_left_ms=self.lease.left_ms() if self.lease.is_required else None,

@@ -94,6 +94,7 @@ class ReplicationServer:
         compared: Callable[[Hello, CommonPoint], None] | None = None,
         taker: Taker | None = None,
         fenced: Callable[[int], None] = lambda _: None,
+        catch_up_rate: Callable[[], int] = lambda: 0,
         make_nonce: Callable[[int], bytes] = token_bytes,
     ) -> None:
         """Make a server that does not listen yet.
@@ -110,6 +111,7 @@ class ReplicationServer:
                 logs are compared alone, and nothing is streamed.
             taker: writes what this node lacks and a slave has; a server that compares has one.
             fenced: called on the loop with the higher term that the other node knows.
+            catch_up_rate: see `MasterSession`.
             make_nonce: returns that many random bytes.
         """
         self._source = log
@@ -120,6 +122,7 @@ class ReplicationServer:
         self._limits = limits or LinkLimits()
         self._facts, self._compared, self._fenced = facts, compared, fenced
         self._taker = taker
+        self._catch_up_rate = catch_up_rate
         self._make_nonce = make_nonce
         self._loop = asyncio.get_running_loop()
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-repl-read")
@@ -248,6 +251,7 @@ class ReplicationServer:
             facts=self._facts,
             compares=self._compared is not None,
             damaged=tuple if self._taker is None else self._taker.damaged,
+            catch_up_rate=self._catch_up_rate,
         )
         link = Link(session, self, self._clock)
         if len(self._handshakes) >= HANDSHAKE_COUNT_MAX:
@@ -280,7 +284,7 @@ class ReplicationServer:
     def _read_on(self, link: SlaveLink) -> None:
         if link.is_paused or link in self._reading:
             return
-        wanted = link.session.next_read()
+        wanted = link.session.next_read(link.now_ms())
         if wanted is not None:
             self._reading.add(link)
             future = self._loop.run_in_executor(self._reader, self._source.read, *wanted)

@@ -26,6 +26,15 @@ from appliance.replication.wire import (
     Refused,
     Welcome,
 )
+from appliance.units import KIB, MS_PER_SECOND
+
+PACED_PIECES_A_SECOND: Final = 20
+"""Pieces of a slave that is slowed down are so small, for an even load."""
+
+PACED_PIECE_MIN_BYTES: Final = 4 * KIB
+
+PACED_LATE_MAX_MS: Final = 200
+"""A piece that leaves later than it may is made up for, up to this; a pause is not."""
 
 _DOUBT: Final = "an ACK that cannot be"
 
@@ -62,6 +71,7 @@ class MasterSession:
         facts: Callable[[], Facts] = Facts,
         compares: bool = False,
         damaged: Callable[[], Sequence[tuple[int, int]]] = tuple,
+        catch_up_rate: Callable[[], int] = lambda: 0,
     ) -> None:
         """Begin with a CHALLENGE.
 
@@ -75,6 +85,8 @@ class MasterSession:
             facts: returns what WELCOME says of this node.
             compares: the logs are only compared, and no stream begins.
             damaged: returns the parts of the log that a slave is asked for when logs are compared.
+            catch_up_rate: returns how many bytes a second a slave gets at most while it catches up;
+                0 for no bound.
         """
         assert len(nonce) == wire.NONCE_SIZE
         assert len(secret) >= wire.SECRET_SIZE_MIN_BYTES
@@ -89,6 +101,9 @@ class MasterSession:
         self._walk = Walk(MASTER_STATES)
         self._output: list[bytes] = [wire.encode_challenge(nonce)]
         self._catch_up: CatchUp | None = None
+        self._catch_up_rate = catch_up_rate
+        self._paced_to_ms = now_ms
+        self._is_paced = False
         self._common_pos = 0
         self._beat: Beat | None = None
         self._acked_time_ms = 0
@@ -165,6 +180,7 @@ class MasterSession:
 
     def tick(self, now_ms: int) -> None:
         """Do what is due by `next_deadline_ms`; may be called at any time."""
+        self._is_paced = False  # the owner reads on, or does so once the socket takes more
         if self._walk.is_lost:
             return
         if now_ms - self.heard_ms >= self._limits.silence_ms:
@@ -177,13 +193,17 @@ class MasterSession:
         if self._walk.is_lost:
             return None
         silent_ms = self.heard_ms + self._limits.silence_ms
-        return min(silent_ms, self._next_beat_ms()) if self.has_stream else silent_ms
+        if not self.has_stream:
+            return silent_ms
+        due_ms = min(silent_ms, self._next_beat_ms())
+        return min(due_ms, self._paced_to_ms) if self._is_paced else due_ms
 
-    def next_read(self) -> tuple[int, int] | None:
+    def next_read(self, now_ms: int) -> tuple[int, int] | None:
         """Return position and size of what to read of the log, None if nothing is to be sent now.
 
         Call it only after what it returned before was passed to `loaded`.
         """
+        self._is_paced = False
         if not self.has_stream:
             return None
         waiting = self._log.committed_pos - self.sent_pos
@@ -193,6 +213,12 @@ class MasterSession:
             self.fail("the slave lacks a segment that was freed")
             return None
         size = min(waiting, self._limits.piece_bytes)
+        rate = 0 if self._catch_up is None else self._catch_up_rate()
+        if rate:
+            size = min(size, max(PACED_PIECE_MIN_BYTES, rate // PACED_PIECES_A_SECOND))
+            self._is_paced = now_ms < self._paced_to_ms
+            if self._is_paced:
+                return None
         unacked = self.sent_pos - max(self.received_pos, self._common_pos)
         return (self.sent_pos, size) if unacked + size <= self._limits.window_bytes else None
 
@@ -201,6 +227,10 @@ class MasterSession:
         if not self.has_stream:
             return
         assert pos == self.sent_pos
+        rate = 0 if self._catch_up is None else self._catch_up_rate()
+        if rate:
+            began_ms = max(self._paced_to_ms, now_ms - PACED_LATE_MAX_MS)
+            self._paced_to_ms = began_ms + -(-len(data) * MS_PER_SECOND // rate)
         self._output += (wire.encode_data_head(pos, len(data)), data)
         self.sent_pos += len(data)
         self.moved(now_ms)

@@ -22,6 +22,7 @@ class SessionPair:
     Attributes:
         now_ms: virtual time; add to it.
         is_flushing: the slave flushes what it appended; else the flush takes for ever.
+        catch_up_rate: what the slave gets at most while it catches up, bytes a second; 0: no bound.
         refused: what the master's owner says to a slave that fits.
         orders: of a hand-over, which the test carries out.
         repaired: bytes that the master got for damaged parts of its log, by position.
@@ -39,10 +40,12 @@ class SessionPair:
         leases_ms: tuple[int, int] = (0, 0),
         compares: bool = False,
         damaged: tuple[tuple[int, int], ...] = (),
+        catch_up_rate: int = 0,
     ) -> None:
         role = Role.COMPARING if compares else Role.MASTER
         self.now_ms = 1_000
         self.is_flushing = True
+        self.catch_up_rate = catch_up_rate
         self.refused: Refused | None = None
         self.orders: list[Prepare | Take] = []
         self.repaired: dict[int, bytes] = {}
@@ -60,6 +63,7 @@ class SessionPair:
             facts=lambda: Facts(terms[0], role, lease_ms=leases_ms[0]),
             compares=compares,
             damaged=lambda: damaged,
+            catch_up_rate=lambda: self.catch_up_rate,
         )
         self.slave = SlaveSession(
             replica,
@@ -87,7 +91,7 @@ class SessionPair:
 
     def step_master(self) -> bool:
         """Pass what the master sends; return whether it sent anything."""
-        wanted = self.master.next_read()
+        wanted = self.master.next_read(self.now_ms)
         if wanted is not None:
             self.master.loaded(wanted[0], self.source.read(*wanted), self.now_ms)
         data = b"".join(self.master.take_output())

@@ -108,3 +108,21 @@ def test_a_master_leads_while_it_has_the_lease_that_it_needs(mode: str) -> None:
         assert routes.leader is None
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("mode", "is_solo", "rate"), [("async", False, 7), ("sync", True, 7), ("sync", False, 0)]
+)
+def test_a_slave_that_clients_wait_for_is_not_slowed_down(
+    mode: str, is_solo: bool, rate: int
+) -> None:
+    config = small_config(replication=mode, catch_up_max_bytes_per_s=7)
+    harness = BrokerHarness(config=config)
+    harness.create_topic("t")
+
+    async def run() -> None:
+        no_pump: Any = None
+        role = MasterRole(harness.broker, no_pump, ONE_MACHINE, is_solo=is_solo)
+        assert role._catch_up_rate() == rate
+
+    asyncio.run(run())

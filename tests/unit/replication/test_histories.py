@@ -68,7 +68,7 @@ class Life:
         end = chance.choice((None, None, chance.randrange(800), chance.randrange(4_000)))
         passed = 0
         while end is None or passed < end:
-            wanted = pair.master.next_read()
+            wanted = pair.master.next_read(pair.now_ms)
             if wanted is not None:
                 pair.master.loaded(wanted[0], source.read(*wanted), pair.now_ms)
             data = b"".join(pair.master.take_output())

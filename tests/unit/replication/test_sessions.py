@@ -375,10 +375,64 @@ def test_the_master_keeps_its_window_and_goes_on_when_it_opens() -> None:
     while pair.step_master():
         most = max(most, pair.master.sent_pos)
     assert LIMITS.window_bytes - LIMITS.piece_bytes < most <= LIMITS.window_bytes
-    assert pair.master.next_read() is None
+    assert pair.master.next_read(pair.now_ms) is None
     pair.settle()
     assert pair.replica.data == pair.source.data
     assert max(pair.source.read_sizes) <= LIMITS.piece_bytes
+
+
+def pass_time(pair: SessionPair, until_ms: int) -> None:
+    """Do what the links do, at the deadlines of the sessions."""
+    pair.settle()
+    while pair.now_ms < until_ms:
+        deadlines = (pair.master.next_deadline_ms(), pair.slave.next_deadline_ms())
+        due_ms = min(each for each in deadlines if each is not None)
+        pair.now_ms = min(max(due_ms, pair.now_ms + 1), until_ms)
+        pair.master.tick(pair.now_ms)
+        pair.slave.tick(pair.now_ms)
+        pair.settle()
+
+
+def test_a_slave_that_catches_up_gets_no_more_than_it_may_and_then_what_comes_at_once() -> None:
+    rate = 100_000
+    pair = SessionPair(filled(1, 11, count=1_000), MemoryLog(2), catch_up_rate=rate)
+    total = pair.source.committed_pos
+    began_ms = pair.now_ms
+    for second in range(1, total // rate):
+        pass_time(pair, began_ms + 1_000 * second)
+        sent = pair.master.sent_pos
+        assert 0.95 * rate * second <= sent <= rate * second + 2 * LIMITS.piece_bytes
+        assert pair.master.state is State.CATCH_UP, pair.master.reason
+    pass_time(pair, began_ms + 1_000 * total // rate + 500)
+    assert pair.master.state is pair.slave.state is State.STREAMING
+    assert pair.replica.data == pair.source.data
+    pair.source.write(11, *(bytes(1_000) for _ in range(3 * rate // 1_000)))
+    pair.master.moved(pair.now_ms)
+    pair.settle()
+    assert pair.replica.data == pair.source.data, "a slave that has caught up is not slowed down"
+
+
+def test_the_bound_of_a_slave_that_catches_up_is_lifted_when_it_is_waited_for() -> None:
+    pair = SessionPair(filled(1, 11, count=1_000), MemoryLog(2), catch_up_rate=10_000)
+    pass_time(pair, pair.now_ms + 1_000)
+    assert pair.master.sent_pos < 50_000
+    pair.catch_up_rate = 0
+    pass_time(pair, pair.now_ms + 1_000)
+    assert pair.master.state is State.STREAMING
+    assert pair.replica.data == pair.source.data
+
+
+def test_a_paced_master_whose_socket_is_full_does_not_turn_in_circles() -> None:
+    """The owner does not ask what to read then; a deadline in the past would be due at once."""
+    pair = SessionPair(filled(1, 11, count=1_000), MemoryLog(2), catch_up_rate=10_000)
+    pair.settle()
+    due_ms = pair.master.next_deadline_ms()
+    assert due_ms is not None
+    pair.now_ms = due_ms
+    pair.master.tick(pair.now_ms)
+    after_ms = pair.master.next_deadline_ms()
+    assert after_ms is not None
+    assert after_ms > pair.now_ms
 
 
 def test_a_flush_that_takes_long_does_not_close_the_window() -> None:
@@ -394,7 +448,7 @@ def test_a_segment_that_was_freed_ends_the_connection() -> None:
     pair.step_master()
     pair.step_slave()
     pair.source.free(pair.source.epochs()[1][1])
-    assert pair.master.next_read() is None
+    assert pair.master.next_read(pair.now_ms) is None
     assert pair.master.reason == "the slave lacks a segment that was freed"
 
 
