@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 from confluent_kafka import OFFSET_END, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -36,6 +37,29 @@ def test_a_slave_whose_place_was_freed_by_the_master_copies_the_log_anew_by_itse
     await_equal(one, two)
     assert two.first() == one.first()
     stop_and_check(shell, two, one)
+
+
+def test_a_slave_begins_with_a_backup_of_its_master_and_copies_the_rest(
+    make_node: MakeNode, shell: CommandLine, tmp_path: Path
+) -> None:
+    one, two = make_node("one"), make_node("two")
+    one.sets("catch_up_max_bytes_per_s = 400_000")
+    one.start()
+    create_topic(one)
+    sender = Sender(one)
+    sender.send(100, size_bytes=20_000)
+    sender.finish()
+    shell.ok(f"backup {tmp_path / 'backup'} --admin {one.admin}")
+    end_of_backup = one.end()
+    sender.send(40, size_bytes=20_000)
+    sender.finish()
+    shell.ok(f"restore {tmp_path / 'backup'} --data-dir {two.data_dir}")
+    two.follows(one.replication).start()
+    await_equal(one, two)
+    said = two.stderr_path.read_text()
+    assert f"from={end_of_backup} " in said
+    assert not list(two.data_dir.glob("diverged/*"))
+    stop_and_check(shell, one, two)
 
 
 def test_a_slave_frees_what_its_master_frees_and_stops_as_cleanly(
