@@ -35,6 +35,9 @@ REQUEST_HEADERS: Final = frozenset(
 )
 """What a broker would act on."""
 
+NO_DELAY: Final = {"x-delay": -1, "x-delay-level": 0}
+"""What `parse` returns for the value of a header that asks for no delay."""
+
 TIMER_COLUMNS: Final = frozenset({"id", "index", "level", "completed_at"})
 """Only the table of timers has them: what is delivered there is in the table of messages, too."""
 
@@ -168,6 +171,7 @@ def import_rows(  # noqa: PLR0917 (these are flags: click passes them by name)
         linger_ms=LINGER_MS,
         batch_size=BATCH_BYTES,
         max_request_size=REQUEST_MAX_BYTES,
+        value_serializer=_value_serializer(),
     ) as producer:
         _send_all(producer, _paced(rows, rate), topic_prefix, known, sent)
     _report(sent, "sent", as_json=json)
@@ -216,14 +220,11 @@ def to_record(row: Row, prefix: str = "") -> Outgoing | None:
             if not 1 <= len(user_id) <= USER_ID_SIZE_MAX_BYTES:
                 raise RowError(row, f"the id has {len(user_id)} bytes, not 1 to 255")
             headers.append(("x-deliver-id", user_id))
-    key, value = _octets(row, "key"), _octets(row, "value")
-    if key is None and value is None:
-        raise RowError(row, "key and value are both null, which the client cannot send")
     return Outgoing(
         topic=prefix + topic,
         partition=partition,
-        key=key,
-        value=value,
+        key=_octets(row, "key"),
+        value=_octets(row, "value"),
         headers=headers,
         timestamp=_instant(row, "timestamp"),
         is_delayed=due_at is not None,
@@ -280,7 +281,7 @@ def _headers(row: Row) -> list[tuple[str, bytes]]:
         # The broker reads these names without regard to case.
         if name.lower() in BROKERS_HEADERS:
             continue
-        if name.lower() in REQUEST_HEADERS:
+        if name.lower() in REQUEST_HEADERS and not _asks_nothing(name.lower(), content):
             raise RowError(row, f"it has the header {name}, which the broker would act on")
         if content is None:
             raise RowError(
@@ -290,7 +291,34 @@ def _headers(row: Row) -> list[tuple[str, bytes]]:
     return found
 
 
+def _asks_nothing(name: str, value: bytes | None) -> bool:
+    """Return whether the broker leaves a header as it is: a negative delay, or level 0."""
+    from _core.paths.delay_text import parse
+
+    nothing = NO_DELAY.get(name)
+    if nothing is None:
+        return False
+    try:
+        return parse(name, value) == nothing
+    except ValueError:
+        return False
+
+
 # Sending
+
+NULL: Final = object()
+"""A null value until it is serialized: kafka-python refuses one beside a null key."""
+
+
+def _value_serializer() -> Any:
+    """Return what the producer calls for each value: it makes null of NULL."""
+    from kafka.serializer import Serializer  # type: ignore[import-untyped]
+
+    class Values(Serializer):  # type: ignore[misc]
+        def serialize(self, _topic: str, _headers: object, value: object) -> object:
+            return None if value is NULL else value
+
+    return Values()
 
 
 def _ensure_topics(bootstrap: str, needed: Mapping[str, int], *, creates: bool) -> dict[str, int]:
@@ -360,7 +388,7 @@ def _send_all(
             _check_place(row, record, known)
             future = producer.send(
                 record.topic,
-                record.value,
+                NULL if record.value is None else record.value,
                 record.key,
                 record.headers,
                 record.partition,

@@ -127,6 +127,28 @@ def test_topics_get_a_prefix_and_the_input_may_be_standard(
     assert latermq.ok(f"tail {topic} --json").stdout == ""
 
 
+def test_nulls_and_headers_that_ask_for_no_delay_come_back(
+    latermq: CommandLine, topic: str, tmp_path: Path
+) -> None:
+    """A broker has such records: Kafka allows both, and other clients send them."""
+    due_ms = int(time.time()) * 1000 + 3_600_000
+    headers = [["x-delay", "-1500"], ["X-Delay", "-PT1M"], ["x-delay-level", "0"]]
+    rows = [
+        {"topic": topic, "partition": 0, "key": None, "value": None},
+        {"topic": topic, "partition": 0, "value": "", "headers": headers},
+        {"topic": topic, "partition": 1, "value": None, "due_at": due_ms, "id": "later"},
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    latermq.ok(f"import {path}")
+    found = latermq.ok(f"tail {topic} --json").json_lines()
+    assert [(each["key"], each["value"], each["headers"]) for each in found] == [
+        (None, None, []),
+        (None, "", headers),
+    ]
+    assert latermq.ok(f"timers show {topic} later --json").json()["state"] == "pending"
+
+
 def test_a_frame_of_data_schedules_records(
     latermq: CommandLine, topic: str, tmp_path: Path
 ) -> None:
@@ -159,7 +181,10 @@ def test_a_frame_of_data_schedules_records(
         ({"headers": "a"}, "the headers are not a list"),
         ({"value": 1}, "value is neither bytes, nor text, nor base64"),
         ({"value": {"base64": "?"}}, "value "),
-        ({"value": None}, "key and value are both null"),
+        pytest.param(
+            {"headers": [["x-delay-level", "1"]]}, "it has the header x-delay-level,", id="level"
+        ),
+        pytest.param({"headers": [["x-delay", "0"]]}, "it has the header x-delay,", id="now"),
         ({"topic": ""}, "the topic is not a text"),
         ({"partition": -1}, "the partition is not a number"),
         ({"timestamp": -1}, "timestamp is not a time after 1970"),
