@@ -19,6 +19,9 @@ STATE_DIR: Final = "_latermq"
 PART: Final = "part.parquet"
 """The one file of a partition of an aggregate; a rename replaces it."""
 
+NULL_NAME: Final = "__HIVE_DEFAULT_PARTITION__"
+"""What Spark takes for null in a path, and a topic may be called: written as %5F_HIVE..."""
+
 Partition = tuple[str, str]
 """Topic and date."""
 
@@ -119,9 +122,12 @@ def aggregate_schema(table: str) -> pa.Schema:
 def directory_of(table: str, partition: Partition) -> str:
     """Return the path of a partition in the output directory.
 
-    The names of topics have letters, digits, dots, underscores and hyphens only.
+    The names of topics have letters, digits, dots, underscores and hyphens only, so that one name
+    alone needs an escape.
     """
     topic, date = partition
+    if topic == NULL_NAME:
+        topic = topic.replace("_", "%5F", 1)
     return f"{table}/topic={topic}/date={date}"
 
 

@@ -21,7 +21,7 @@ from appliance.errors import ConfigError, LatermqError  # noqa: E402 (after the 
 from appliance.system.files import OsFileSystem  # noqa: E402
 from appliance.units import MS_PER_DAY, MS_PER_HOUR  # noqa: E402
 from compat.pipeline.job import DEFAULT_LIMITS, Job, Limits, PipelineError  # noqa: E402
-from compat.pipeline.layout import AGGREGATES, FACTS, STATE_DIR  # noqa: E402
+from compat.pipeline.layout import AGGREGATES, FACTS, NULL_NAME, STATE_DIR  # noqa: E402
 from compat.pipeline.reading import load  # noqa: E402
 from compat.pipeline.target import STAGES, read_manifest  # noqa: E402
 from tests.support.docs.source_files import ROOT  # noqa: E402
@@ -276,6 +276,20 @@ def test_rows_of_deleted_topics_and_records_stay(spark: Any, tmp_path: Path) -> 
         assert set(before[table]) <= set(after[table])
     assert {row[0] for row in after["due"]} == {"kept"}
     assert len(after["messages"]) == 3
+
+
+def test_a_topic_with_the_name_of_null_is_a_topic(spark: Any, tmp_path: Path) -> None:
+    harness = BrokerHarness()
+    harness.create_topic(NULL_NAME)
+    harness.produce(NULL_NAME, 0, [Record(b"now"), Record(b"later", headers=delay(MS_PER_DAY))])
+    data_dir = export(harness.restart().disk, tmp_path / "data")
+    out = tmp_path / "out"
+    run(spark, data_dir, out)
+    scenario.assert_tables(out, scenario.expected(data_dir))
+    for table in ("messages", "outcomes", "due"):
+        (row,) = load(spark, out, table).select("topic").collect()
+        assert row.topic == NULL_NAME
+        assert spark.read.parquet(str(out / table)).where(f"topic = '{NULL_NAME}'").count() == 1
 
 
 def test_damage_ends_a_run_unless_it_is_accepted(spark: Any, tmp_path: Path) -> None:
