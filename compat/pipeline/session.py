@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from appliance.errors import ConfigError
 from appliance.system.files import FileSystem, OsFileSystem
 from appliance.units import MS_PER_SECOND, parse_duration_ms
-from compat.spark.needs import choose_home
+from compat.spark.needs import JAVA_PACKAGE, check_all, choose_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,17 +76,13 @@ def spark_session(master: str | None) -> "Iterator[SparkSession]":
     """Start Spark, and stop it when the block ends.
 
     Raises:
-        ConfigError: PySpark or Java is missing.
+        ConfigError: PySpark, PyArrow or Java is missing, or Java is too old.
     """
-    try:
-        import pyarrow  # noqa: F401 (PySpark alone would say so only later)
-        from pyspark import SparkConf, SparkContext
-        from pyspark.errors import PySparkRuntimeError
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise ConfigError(
-            f"{error.name} is missing: pip install 'latermq[spark]' brings it"
-        ) from None
+    check_all()
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
     if master is None or master.startswith("local"):
         choose_home()
     try:
@@ -96,8 +92,8 @@ def spark_session(master: str | None) -> "Iterator[SparkSession]":
         if error.getCondition() != "JAVA_GATEWAY_EXITED":
             raise
         raise ConfigError(
-            "Spark needs Java 17 or later: install it (apt-get install openjdk-17-jre-headless), "
-            "or set JAVA_HOME to where it is"
+            "Java could not start Spark; what it wrote above says why. Spark needs Java 17 or "
+            f"newer: apt-get install {JAVA_PACKAGE}"
         ) from None
     conf = SparkConf()
     conf.setIfMissing("spark.app.name", "latermq pipeline")

@@ -41,6 +41,8 @@ def find_missing() -> str | None:
     """Return one line that says what a session of Spark lacks here, None if nothing is missing."""
     if (missing := find_missing_library()) is not None:
         return missing
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return None  # spark-submit has started Java
     home = os.environ.get("JAVA_HOME")
     if home and not (Path(home) / "bin" / "java").exists():
         return f"JAVA_HOME is {home}, which has no bin/java: unset it, or correct it"

@@ -24,6 +24,7 @@ from compat.pipeline.job import DEFAULT_LIMITS, Job, Limits, PipelineError  # no
 from compat.pipeline.layout import AGGREGATES, FACTS, NULL_NAME, STATE_DIR  # noqa: E402
 from compat.pipeline.reading import load  # noqa: E402
 from compat.pipeline.target import STAGES, read_manifest  # noqa: E402
+from compat.spark.needs import JAVA_PACKAGE  # noqa: E402
 from tests.support.docs.source_files import ROOT  # noqa: E402
 from tests.support.harness import pipeline_scenario as scenario  # noqa: E402
 from tests.support.harness.appliance_process import latermq_command  # noqa: E402
@@ -121,20 +122,32 @@ def test_arguments_are_checked_before_spark_is_started(tmp_path: Path) -> None:
     assert "Missing option '--out'" in ended.stderr
 
 
-def test_a_machine_without_java_is_told_what_to_install(tmp_path: Path) -> None:
-    command = [
-        latermq_command(),
-        "pipeline",
-        "run",
-        "--data-dir",
-        str(tmp_path),
-        "--out",
-        str(tmp_path),
-    ]
-    environment = os.environ | {"JAVA_HOME": str(tmp_path)}
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("", f"Spark needs Java 17 or newer: apt-get install {JAVA_PACKAGE}"),
+        ("exit 1", "Java could not start Spark; what it wrote above says why. Spark needs Java 17"),
+    ],
+    ids=["no Java", "Java that fails"],
+)
+def test_a_machine_without_java_is_told_what_to_install(
+    tmp_path: Path, program: str, said: str
+) -> None:
+    if program:
+        (tmp_path / "java").write_text(f"#!/bin/sh\n{program}\n")
+        (tmp_path / "java").chmod(0o755)
+        path = f"{tmp_path}:{os.environ['PATH']}"
+    else:
+        path = str(tmp_path)
+    names = [latermq_command(), "pipeline", "run", "--data-dir", str(tmp_path), "--out"]
+    environment = {name: text for name, text in os.environ.items() if name != "JAVA_HOME"}
+    environment["PATH"] = path
+    ended = subprocess.run(
+        [*names, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=60
+    )
     assert ended.returncode == 2
-    assert "apt-get install openjdk-17-jre-headless" in ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith(f"latermq: {said}")
+    assert ended.stderr.endswith(f"apt-get install {JAVA_PACKAGE}\n")
 
 
 def test_java_that_the_command_starts_logs_nothing_below_an_error(tmp_path: Path) -> None:

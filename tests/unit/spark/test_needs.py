@@ -19,6 +19,7 @@ def whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(metadata, "version", lambda name: "4.2.0")
     monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "java").touch(mode=0o755)
     return tmp_path
@@ -36,6 +37,14 @@ def test_without_java_the_package_is_named(whole: Path) -> None:
     with pytest.raises(ConfigError) as error:
         spark.session()
     assert str(error.value) == line
+
+
+def test_a_program_of_spark_submit_needs_no_java_of_its_own(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (whole / "java").unlink()
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "4040")
+    assert needs.find_missing() is None
 
 
 def test_a_wrong_java_home_is_named(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
