@@ -34,7 +34,7 @@ class SimWakeTimer:
 
     _last_fd = 1_000_000
 
-    def __init__(self) -> None:
+    def __init__(self, _clock: object) -> None:
         SimWakeTimer._last_fd += 1
         self._fd = SimWakeTimer._last_fd
         self._loop = running()

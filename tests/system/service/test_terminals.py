@@ -136,9 +136,10 @@ def test_the_walk_through_of_the_readme_works(
         lines = [follower.read_line().decode() for _ in range(2)]
     assert [line.split("\t")[3] for line in lines] == ["order 17 placed", "close order 17"]
     assert lines[1].rstrip().endswith("ms late")
-    assert "order-18: pending" in printed[3]
-    assert "order-18: cancelled" in printed[4]
-    assert "delayed records" in printed[5]
+    assert "order-18" in printed[3]
+    assert "order-18: pending" in printed[4]
+    assert "order-18: cancelled" in printed[5]
+    assert "delayed records" in printed[6]
 
 
 def test_the_other_end_of_a_pipe_may_close(
