@@ -88,6 +88,8 @@ def configure_topic(topic: Topic, config: Config) -> None:
     topic.configure(
         reads_delay_headers=policy.reads_delay_headers,
         passes_invalid_delays=policy.passes_invalid_delays,
+        requires_delay=policy.requires_delay,
+        delay_default_ms=policy.delay_default_ms,
         log_append_time=policy.uses_append_time,
         due_timestamp=policy.uses_due_time,
         batch_size_max=policy.batch_size_max_bytes,

@@ -6,6 +6,7 @@ Layer 0: no I/O, no clock.
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t
 
+from _core.paths.delay_faults cimport describe_fault
 from _core.paths.delay_split cimport REASON_COUNT, BatchSplitter, Fault, reason_of
 from _core.paths.delay_split import REASONS as _REASONS
 from _core.queue.partition cimport Partition
@@ -82,7 +83,7 @@ cdef class DelayNotices:
             self.passed_counts[i] += splitter.passed[i]
         if splitter.passed_count and len(self.notices) < NOTICES_MAX:
             reason = _REASONS[reason_of(fault)]
-            notice = self._notice(partition, fault.record, reason, splitter.describe(fault))
+            notice = self._notice(partition, fault.record, reason, describe_fault(fault, splitter))
             notice.offset = partition.next_offset + splitter.passed_index
             notice.count = splitter.passed_count
         return 0

@@ -23,6 +23,7 @@ cdef enum SplitFault:
     SPLIT_TIMESTAMP
     SPLIT_NOT_BUILT
     SPLIT_NEAR_MISS
+    SPLIT_NO_REQUEST
     SPLIT_TOO_MANY_DELAYED    # the batch as a whole
 
 # Why a delay request cannot be met; `REASONS` has the texts.
@@ -35,6 +36,7 @@ cdef enum DelayReason:
     REASON_ID
     REASON_NEAR_MISS
     REASON_NOT_BUILT
+    REASON_MISSING
     REASON_COUNT
 
 # What `inspect` does about the names of headers.
@@ -42,8 +44,12 @@ cdef enum LookFor:
     LOOK_NOTHING = 0
     LOOK_REQUESTS             # finds out whether there are delay headers
     LOOK_NOT_BUILT            # a header of what is not built is a fault
+    LOOK_EVERY                # each record is one with delay headers: the topic insists on a delay
 
 cdef enum:
+    ID_SIZE_MAX = 255
+    # Maximum bits of a base timestamp and of a delta, so that no sum or difference can overflow.
+    TIMESTAMP_BITS = 61
     ADDED_MAX = 64            # a name of 13 bytes, 20 digits, a name of 8 bytes, three sizes
 
 # The delay parameters of one record: the value of the last header of each name.
@@ -52,6 +58,7 @@ cdef struct DelayAsk:
     Slice value[HEADER_REQUESTS]
     int level                 # 0 = none
     int64_t due_ms            # -1 = no delay requested
+    bint asks_now             # by a negative delay
     int64_t kept_count        # headers that are no delay headers
     int64_t kept_bytes
 
@@ -116,7 +123,6 @@ cdef class BatchSplitter:
         self, const Batch* b, int64_t frame_pos, int64_t base_offset, int32_t epoch,
         bint log_append_time, const int64_t* level_next
     ) except -1 nogil
-    cdef str describe(self, const Fault* fault)
     cdef int _fault(self, int code, int32_t record, int header, int detail) noexcept nogil
     cdef int _check_headers(self, Record* r, int32_t i, int look) noexcept nogil
     cdef int _read_ask(
@@ -125,6 +131,9 @@ cdef class BatchSplitter:
     ) noexcept nogil
     cdef int _resolve_due(
         self, DelayAsk* ask, int32_t i, int64_t now_ms, int64_t base_ms, int64_t delay_max_ms
+    ) noexcept nogil
+    cdef int _insist(
+        self, DelayAsk* ask, int32_t i, Topic topic, int64_t base_ms
     ) noexcept nogil
     cdef int _read_delay(self, const DelayAsk* ask, int header, int* level, int64_t* delay_ms) \
         noexcept nogil

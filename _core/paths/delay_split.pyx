@@ -30,9 +30,9 @@ from _core.paths.delay_names cimport (
 )
 from _core.paths.delay_text cimport (
     DELAY_MICROSECONDS, DELAY_NANOSECONDS, DELAY_OK, DELAY_SECONDS, DELAY_TOO_FAR, NO_DELAY,
+    DELAY_NOW,
     parse_delay, parse_deliver_at, parse_level,
 )
-from _core.paths.delay_text import describe as describe_value
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport (
     Cursor, cursor_of, left, load_u32, load_u64, store_u32, store_u64, store_varint,
@@ -45,10 +45,7 @@ from _core.bytes.tags cimport is_tags, note_tag, tag_code, tag_of_tail
 cdef enum:
     # Of each buffer, between two batches: more than the largest batch that clients send by default.
     KEEP_BYTES = 2 << 20
-    ID_SIZE_MAX = 255
     DIGITS_MAX = 20           # of an int64
-    # Maximum bits of a base timestamp and of a delta, so that no sum or difference can overflow.
-    TIMESTAMP_BITS = 61
 
 
 cdef inline bint _is_timestamp(int64_t value) noexcept nogil:
@@ -56,15 +53,7 @@ cdef inline bint _is_timestamp(int64_t value) noexcept nogil:
 
 
 # Indexed by DelayReason.
-REASONS = ("value", "unit", "too_far", "contradiction", "id", "near_miss", "not_built")
-
-_RIGHT_FORMS = {
-    HEADER_DELAY: "x-delay, with milliseconds (1500) or a unit (30s)",
-    HEADER_DELIVER_AT: (
-        "x-deliver-at, with epoch milliseconds (1767225600000) or RFC 3339 (2026-01-01T00:00:00Z)"
-    ),
-}
-
+REASONS = ("value", "unit", "too_far", "contradiction", "id", "near_miss", "not_built", "missing")
 
 cdef int reason_of(const Fault* fault) noexcept nogil:
     """The DelayReason of a fault."""
@@ -82,6 +71,8 @@ cdef int reason_of(const Fault* fault) noexcept nogil:
         return REASON_ID
     if fault.code == SPLIT_NEAR_MISS:
         return REASON_NEAR_MISS
+    if fault.code == SPLIT_NO_REQUEST:
+        return REASON_MISSING
     return REASON_NOT_BUILT if fault.code == SPLIT_NOT_BUILT else REASON_NONE
 
 
@@ -170,7 +161,7 @@ cdef class BatchSplitter:
         cdef Record r
         cdef int32_t i
         cdef int fault
-        self.has_delay_headers = False
+        self.has_delay_headers = look == LOOK_EVERY
         self.min_timestamp = INT64_MAX
         self.max_timestamp = -1
         memset(&self.tags, 0, sizeof(self.tags))
@@ -266,7 +257,8 @@ cdef class BatchSplitter:
                 value -= now_ms
             else:
                 error = self._read_delay(ask, header, &ask.level, &value)
-                if error == DELAY_OK and value == NO_DELAY:
+                if error == DELAY_OK and value < 0:
+                    ask.asks_now |= value == DELAY_NOW
                     continue
                 # What has no delay is due now, not with the next millisecond.
                 ask.due_ms = base_ms + value if value else now_ms
@@ -287,10 +279,22 @@ cdef class BatchSplitter:
             return self._fault(SPLIT_CANCEL_CONTRADICTION, i, HEADER_CANCEL, 0)
         return SPLIT_OK
 
+    cdef int _insist(
+        self, DelayAsk* ask, int32_t i, Topic topic, int64_t base_ms
+    ) noexcept nogil:
+        """Give a record without a request what its topic says."""
+        if ask.due_ms >= 0 or ask.asks_now or ask.present[HEADER_CANCEL]:
+            return SPLIT_OK
+        if topic.delay_default_ms >= 0:
+            ask.due_ms = base_ms + min(topic.delay_default_ms, topic.delay_max_ms)
+        elif topic.requires_delay:
+            return self._fault(SPLIT_NO_REQUEST, i, HEADER_DELAY, 0)
+        return SPLIT_OK
+
     cdef int _read_delay(
         self, const DelayAsk* ask, int header, int* level, int64_t* delay_ms
     ) noexcept nogil:
-        """Read `x-delay` or `x-delay-level`; NO_DELAY if it asks for none. Returns a DelayError."""
+        """Read `x-delay` or `x-delay-level`; below 0 if it asks for none. Returns a DelayError."""
         cdef const Slice* text = &ask.value[header]
         cdef int64_t number = 0
         cdef int error
@@ -475,7 +479,11 @@ cdef class BatchSplitter:
                     return fault
                 self._let_pass()
                 self._add_unchanged(&r, b)
-            elif ask.present[HEADER_CANCEL]:
+                continue
+            fault = self._insist(&ask, i, topic, base_ms)
+            if fault != SPLIT_OK:
+                return fault
+            if ask.present[HEADER_CANCEL]:
                 self._add_cancellation(i, CANCEL_BY_HEADER, &ask.value[HEADER_CANCEL], 0)
             elif ask.due_ms > now_ms:
                 self._add_timer(&r, i, &ask, now_ms)
@@ -549,47 +557,3 @@ cdef class BatchSplitter:
             built.max_timestamp = self.max_timestamp
             finish_batch(&self.visible, 0, &built)
         return 0
-
-    cdef str describe(self, const Fault* fault):
-        """The error message for the client about a fault of the last inspect or split."""
-        cdef int header = fault.header
-        name = (<bytes>name_of(header)).decode()
-        if fault.code == SPLIT_DELAY_VALUE:
-            value = None
-            if fault.value.size >= 0:
-                value = (<const char*>fault.value.data)[:fault.value.size]
-            return describe_value(fault.detail, name, value)
-        if fault.code == SPLIT_NEAR_MISS:
-            return f"{name} is no delay header: use {_RIGHT_FORMS[right_header_of(header)]}"
-        return {
-            SPLIT_RECORD_NOT_WHOLE: "the record is malformed: its lengths do not add up",
-            SPLIT_OFFSET_DELTA: "the offset deltas of a batch must be 0, 1, 2, ...",
-            SPLIT_TRAILING_BYTES: "bytes follow the last record of the batch",
-            SPLIT_RECORD_TOO_LARGE: (
-                f"the record has {fault.size} bytes; "
-                f"limits.record_size_max_bytes is {self.record_size_max}"
-            ),
-            SPLIT_TOO_MANY_HEADERS: (
-                f"the record has {fault.size} headers; "
-                f"limits.header_count_max is {self.header_count_max}"
-            ),
-            SPLIT_HEADERS_TOO_LARGE: (
-                f"the record's headers have {fault.size} bytes; "
-                f"limits.header_size_max_bytes is {self.header_size_max}"
-            ),
-            SPLIT_DELAY_TOO_LONG: (
-                f"{name}: due more than delay.max.ms = {fault.size} ms after receipt"
-            ),
-            SPLIT_CONTRADICTION: "use only one of x-delay, x-deliver-at and x-delay-level",
-            SPLIT_CANCEL_CONTRADICTION: (
-                "x-deliver-cancel cannot be combined with "
-                "x-delay, x-deliver-at, x-delay-level or x-deliver-id"
-            ),
-            SPLIT_TIMESTAMP: f"the timestamp of the record has more than {TIMESTAMP_BITS} bits",
-            SPLIT_ID_SIZE: f"{name} must have 1 to {ID_SIZE_MAX} bytes, not {max(fault.size, 0)}",
-            SPLIT_TOO_MANY_DELAYED: (
-                f"the batch has more than limits.delayed_count_max = {self.delayed_count_max} "
-                "records that are delayed, cancel or have an id: send smaller batches"
-            ),
-            SPLIT_NOT_BUILT: f"{name} is not supported yet: leave it out",
-        }[fault.code]

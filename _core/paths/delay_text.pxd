@@ -2,15 +2,16 @@
 
 Each function takes the value of a header (`n` = -1: null) and returns a DelayError. It stores its
 result only on DELAY_OK. A result other than a level is at most 2**61 - 1, so that a receive time
-can be added without overflow; larger values are DELAY_TOO_FAR. An `x-delay` that asks for no delay
-is NO_DELAY. `describe` turns an error into a message. Layer 0: no I/O, no clock.
+can be added without overflow; larger values are DELAY_TOO_FAR. An `x-delay` without a delay is one
+of two numbers below 0. `describe` turns an error into a message. Layer 0: no I/O, no clock.
 """
 
 from libc.stdint cimport int64_t, uint8_t
 
 cdef enum:
     DELAY_VALUE_SIZE_MAX = 64
-    NO_DELAY = -1
+    DELAY_NOW = -1              # an `x-delay` that is negative
+    NO_DELAY = -2               # one that is null
 
 cdef enum DelayError:
     DELAY_OK = 0

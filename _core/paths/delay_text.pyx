@@ -383,7 +383,9 @@ cdef int complete(const Value* text, int error, int64_t value, int64_t* result) 
 
 
 cdef int parse_delay(const uint8_t* p, Py_ssize_t n, int64_t* ms) noexcept nogil:
-    """Read an `x-delay`: milliseconds from the receive time, 0 .. 2**61 - 1, or NO_DELAY."""
+    """Read an `x-delay`: milliseconds from the receive time, 0 .. 2**61 - 1, or DELAY_NOW if it is
+    negative, or NO_DELAY if it is null.
+    """
     cdef Value text
     cdef Cursor c
     cdef int64_t value = 0
@@ -399,9 +401,9 @@ cdef int parse_delay(const uint8_t* p, Py_ssize_t n, int64_t* ms) noexcept nogil
         is_negative = skip(&c, c"-", c"-")
         error = read_delay(&c, &value)
         if is_negative:
-            value = NO_DELAY
+            value = DELAY_NOW
     if value < 0:
-        value = NO_DELAY
+        value = DELAY_NOW
     if error == DELAY_OK and value > RESULT_MAX:
         error = DELAY_TOO_FAR
     return complete(&text, error, value, ms)

@@ -34,8 +34,9 @@ from _core.bytes.batch cimport ATTRIBUTE_CODEC, ATTRIBUTE_LOG_APPEND_TIME, Batch
 from _core.bytes.buffer cimport Buf, append as buf_append
 from _core.bytes.crc32c cimport extend
 from _core.paths.delay_notices cimport DelayNotices
+from _core.paths.delay_faults cimport describe_fault
 from _core.paths.delay_split cimport (
-    LOOK_NOT_BUILT, LOOK_NOTHING, LOOK_REQUESTS, SPLIT_OK, SPLIT_TOO_MANY_DELAYED,
+    LOOK_EVERY, LOOK_NOT_BUILT, LOOK_NOTHING, LOOK_REQUESTS, SPLIT_OK, SPLIT_TOO_MANY_DELAYED,
     BatchSplitter, Fault,
 )
 from _core.log.frames cimport FrameHeader, blank_header, frame_size
@@ -337,6 +338,8 @@ cdef class ProducePath:
         # stored, and the record count in the header determines how many offsets it takes.
         if not topic.reads_delay_headers:
             look = LOOK_NOTHING if topic.passes_invalid_delays else LOOK_NOT_BUILT
+        elif topic.requires_delay or topic.delay_default_ms >= 0:
+            look = LOOK_EVERY
         if codec and self.work is not None:
             if self.work.is_done:
                 return self._finish_work(partition, &b, data, size, now_ms, o)
@@ -447,7 +450,7 @@ cdef class ProducePath:
 
     cdef int _refuse_split(self, Partition partition, Outcome* o) except -1:
         cdef Fault* fault = &self.splitter.fault
-        self.message = self.splitter.describe(fault)
+        self.message = describe_fault(fault, self.splitter)
         if fault.code == SPLIT_TOO_MANY_DELAYED:
             o.error = MESSAGE_TOO_LARGE  # Java's producer sends it again in parts
             return 0

@@ -37,6 +37,8 @@ cdef class Topic:
     cdef readonly bint deleted
     cdef bint reads_delay_headers
     cdef bint passes_invalid_delays
+    cdef bint requires_delay
+    cdef int64_t delay_default_ms     # of records without a request; -1 = none
     cdef bint log_append_time
     cdef bint due_timestamp
     cdef int64_t batch_size_max

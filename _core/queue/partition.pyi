@@ -27,6 +27,8 @@ class Topic:
         due_timestamp: bool,
         batch_size_max: int,
         delay_max_ms: int,
+        requires_delay: bool = False,
+        delay_default_ms: int = -1,
     ) -> None: ...
     def mark_deleted(self) -> None: ...
 

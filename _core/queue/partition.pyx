@@ -68,7 +68,8 @@ cdef class Topic:
 
     def configure(
         self, *, bint reads_delay_headers, bint passes_invalid_delays, bint log_append_time,
-        bint due_timestamp, int64_t batch_size_max, int64_t delay_max_ms
+        bint due_timestamp, int64_t batch_size_max, int64_t delay_max_ms,
+        bint requires_delay=False, int64_t delay_default_ms=-1
     ):
         """Set the settings that the hot paths read.
 
@@ -80,6 +81,8 @@ cdef class Topic:
             due_timestamp: True if the timestamp of a delivered record is its due time.
             batch_size_max: largest batch as received, bytes.
             delay_max_ms: longest delay, ms.
+            requires_delay: True if a record without a delay request is refused.
+            delay_default_ms: delay of a record without a request, ms; -1 if it has none.
         """
         self.reads_delay_headers = reads_delay_headers
         self.passes_invalid_delays = passes_invalid_delays
@@ -87,6 +90,8 @@ cdef class Topic:
         self.due_timestamp = due_timestamp
         self.batch_size_max = batch_size_max
         self.delay_max_ms = delay_max_ms
+        self.requires_delay = requires_delay
+        self.delay_default_ms = delay_default_ms
 
     def mark_deleted(self):
         """Mark the topic as deleted: nothing is accepted or delivered any more."""

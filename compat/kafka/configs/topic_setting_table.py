@@ -30,6 +30,7 @@ class TopicSetting:
             there is a `ceiling`.
         ceiling: the attribute of Config with its maximum.
         bounds: for any other number, its least and greatest value.
+        is_duration: it is a duration such as 15m, or "none", the default.
         default: of a number with bounds: the field of Config that has it, or the value itself.
     """
 
@@ -40,6 +41,7 @@ class TopicSetting:
     limit: Literal["batch_size_max_bytes", "delay_max_ms"] | None = None
     ceiling: Literal["topic_batch_size_max_bytes"] | None = None
     bounds: tuple[int, int] | None = None
+    is_duration: bool = False
     default: Literal["retention_time_ms", "retention_size_bytes"] | int = 0
 
     def maximum(self, config: Config) -> int:
@@ -52,7 +54,8 @@ class TopicSetting:
     @property
     def is_supported(self) -> bool:
         """Return whether clients can choose the value."""
-        return self.limit is not None or self.bounds is not None or len(self.values) > 1
+        is_number = self.limit is not None or self.bounds is not None
+        return is_number or self.is_duration or len(self.values) > 1
 
     @property
     def is_list(self) -> bool:
@@ -85,6 +88,18 @@ _CHOSEN: Final = (
         _STRING,
         "pass: a record whose delay request cannot be met is delivered at once, unchanged",
         ("refuse", "pass"),
+    ),
+    TopicSetting(
+        "delay.required",
+        _BOOLEAN,
+        "true: a record without a delay request is refused",
+        ("false", "true"),
+    ),
+    TopicSetting(
+        "delay.default",
+        _STRING,
+        "the delay of a record without a delay request",
+        is_duration=True,
     ),
     TopicSetting(
         "delay.timestamp",

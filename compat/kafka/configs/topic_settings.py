@@ -15,6 +15,7 @@ from typing import Final
 from appliance.config.config import Config
 from appliance.config.config import settings as config_settings
 from appliance.errors import InvalidSettingError
+from appliance.units import format_duration_ms, parse_duration_ms
 from compat.kafka.configs.broker_settings import broker_synonyms
 from compat.kafka.configs.entries import (
     SHOWN_CHARS_MAX,
@@ -24,6 +25,8 @@ from compat.kafka.configs.entries import (
     shown,
 )
 from compat.kafka.configs.topic_setting_table import TOPIC_SETTINGS, TopicSetting
+
+NO_DURATION: Final = "none"
 
 _DIGITS: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 _SIGNED: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
@@ -46,6 +49,10 @@ class TopicPolicy:
     reads_delay_headers: bool
     passes_invalid_delays: bool
     """A record whose delay request cannot be met is delivered at once, not refused."""
+    requires_delay: bool
+    """A record without a delay request is refused."""
+    delay_default_ms: int
+    """The delay of a record without a request; -1 if it has none."""
     uses_due_time: bool
     """A delivered record has its due time, not its original timestamp."""
 
@@ -85,6 +92,8 @@ def read_topic_policy(settings: Mapping[str, str], config: Config) -> TopicPolic
         uses_append_time=settings.get("message.timestamp.type") == "LogAppendTime",
         reads_delay_headers=settings.get("delay.headers") != "off",
         passes_invalid_delays=settings.get("delay.invalid") == "pass",
+        requires_delay=settings.get("delay.required") == "true",
+        delay_default_ms=_read_duration(settings.get("delay.default", NO_DURATION)),
         uses_due_time=settings.get("delay.timestamp") == "due",
     )
 
@@ -123,6 +132,10 @@ def _synonyms(setting: TopicSetting, given: str | None, config: Config) -> list[
             found = [Synonym(setting.name, str(setting.default), ConfigSource.DEFAULT)]
         if given is not None:
             found.insert(0, Synonym(setting.name, given, ConfigSource.TOPIC))
+    elif setting.is_duration:
+        found = [Synonym(setting.name, NO_DURATION, ConfigSource.DEFAULT)]
+        if given is not None:
+            found.insert(0, Synonym(setting.name, given, ConfigSource.TOPIC))
     elif setting.values:
         if given is not None:
             found.append(Synonym(setting.name, given, ConfigSource.TOPIC))
@@ -150,6 +163,8 @@ def _check_value(name: str, value: str | None, config: Config) -> str:
         return _check_number(setting, value, config)
     if setting.bounds is not None:
         return _check_bounds(name, value, *setting.bounds)
+    if setting.is_duration:
+        return _check_duration(name, value, config.delay_max_ms)
     if value in setting.values:
         return value
     if setting.is_supported:
@@ -182,6 +197,25 @@ def _check_bounds(name: str, value: str, least: int, greatest: int) -> str:
             f"{name}={shown(value)} is invalid: use a whole number from {least} to {greatest}"
         )
     return str(int(value))
+
+
+def _check_duration(name: str, value: str, greatest_ms: int) -> str:
+    try:
+        duration_ms = _read_duration(value)
+    except ValueError:
+        duration_ms = 0
+    if value != NO_DURATION and not 1 <= duration_ms <= greatest_ms:
+        greatest = format_duration_ms(greatest_ms)
+        raise InvalidSettingError(
+            f"{name}={shown(value)} is invalid: use a number with ms, s, m, h or d, such as 15m, "
+            f"from 1ms to {greatest}, or {NO_DURATION}"
+        )
+    return value
+
+
+def _read_duration(text: str) -> int:
+    """Return a duration in ms; -1 for none. Raises ValueError."""
+    return -1 if text == NO_DURATION else parse_duration_ms(text)
 
 
 def _suggestion(name: str) -> str:

