@@ -4,11 +4,13 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Annotated, Final
 
 from appliance.commands import usage
 from appliance.config.setting import Address, parse_address
 from appliance.errors import ConfigError
+from appliance.model import STORED_TIMES_FROM
 from appliance.system.process import without_modules
 from appliance.units import parse_duration_ms
 
@@ -41,6 +43,29 @@ AcceptLoss = Annotated[
 ]
 Json = Annotated[bool, usage.Option("--json", help="Print JSON, for programs.")]
 TopicName = Annotated[str, usage.Argument(metavar="TOPIC", help="Name of the topic.")]
+
+
+class By(StrEnum):
+    """By which time of a record --since searches."""
+
+    DELIVERED = "delivered"
+    CREATED = "created"
+    DUE = "due"
+
+
+SEARCHED_BY: Final = (
+    "--since searches by the time at which records became visible; --by created or --by due "
+    "searches by another one"
+)
+
+SearchedBy = Annotated[
+    By | None,
+    usage.Option(
+        "--by",
+        help="By which time --since searches: when a record became visible (the default), its "
+        "timestamp, or when it was due.",
+    ),
+]
 
 
 class Interrupts:
@@ -126,6 +151,25 @@ def _read_instant(option: str, text: str, other: str) -> int:
     except ValueError as error:
         problem = str(error).replace("x-deliver-at", option)
         raise ConfigError(f"{problem}, or {other}") from None
+
+
+def asked_time(since_ms: int, by: By | None) -> int:
+    """Return the time to ask a broker for, to find the first record since an instant.
+
+    No record is delivered before it is due. So with `By.DUE` none that is due later is missed, but
+    some may be found that were due before and delivered late.
+
+    Args:
+        since_ms: epoch ms.
+        by: None for `By.DELIVERED`.
+    """
+    return since_ms if by is By.CREATED else STORED_TIMES_FROM + since_ms
+
+
+def check_by(by: By | None, since: str | None) -> None:
+    """Raise ConfigError if there is no --since for --by."""
+    if by is not None and since is None:
+        raise ConfigError("--by says how --since searches: give --since as well")
 
 
 def read_place(option: str, text: str) -> str | int:

@@ -6,8 +6,12 @@ from typing import Annotated, Any, Final
 from appliance.commands import kafka_client, usage
 from appliance.commands.arguments import (
     DEFAULT_BOOTSTRAP,
+    SEARCHED_BY,
     Bootstrap,
     Json,
+    SearchedBy,
+    asked_time,
+    check_by,
     check_group,
     read_past,
     read_place,
@@ -20,7 +24,6 @@ from appliance.commands.output import (
     printable,
 )
 from appliance.errors import ConfigError, RequestError, UnknownTopicError
-from appliance.model import STORED_TIMES_FROM
 from appliance.system.clock import SystemClock
 
 EXAMPLES: Final = """\
@@ -172,9 +175,11 @@ def reset_offsets(  # noqa: PLR0917 (these are flags: click passes them by name)
     since: Annotated[
         str | None,
         usage.Option(
-            metavar="TIME", help="To what became visible since then, or this long ago: 2h."
+            metavar="TIME",
+            help="To what became visible since then, or this long ago: 2h; see --by.",
         ),
     ] = None,
+    by: SearchedBy = None,
     topic: Annotated[
         list[str] | None,
         usage.Option(
@@ -195,12 +200,14 @@ def reset_offsets(  # noqa: PLR0917 (these are flags: click passes them by name)
     check_group(group)
     if (to is None) == (since is None):
         raise ConfigError("give the new offsets with either --to or --since")
+    check_by(by, since)
     where = None if to is None else read_place("--to", to)
     since_ms = None if since is None else read_past("--since", since, SystemClock().wall_ms())
     with kafka_client.admin_client(bootstrap) as client:
         committed = client.list_group_offsets(group)[group]
         chosen = _chosen(client, committed, group, topic, partition)
-        targets = _targets(client, chosen, where, since_ms)
+        asked = None if since_ms is None else asked_time(since_ms, by)
+        targets = _targets(client, chosen, where, asked)
         if not dry_run:
             _commit(client, group, targets)
     moves = [
@@ -217,6 +224,8 @@ def reset_offsets(  # noqa: PLR0917 (these are flags: click passes them by name)
         return
     rows = [tuple(move.values()) for move in moves]
     print_table(("TOPIC", "PARTITION", "OLD OFFSET", "NEW OFFSET"), rows, empty="")
+    if since is not None and by is None:
+        complain(SEARCHED_BY)
     if dry_run:
         complain("nothing was changed: repeat without --dry-run to set these offsets")
 
@@ -252,7 +261,7 @@ def _chosen(
 
 
 def _targets(
-    client: Any, partitions: list[Any], where: str | int | None, since_ms: int | None
+    client: Any, partitions: list[Any], where: str | int | None, asked: int | None
 ) -> dict[Any, int]:
     """Return the new offset of each partition, limited to what the partition holds."""
     from kafka import OffsetSpec
@@ -260,9 +269,8 @@ def _targets(
     begins = client.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
     ends = client.list_partition_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
     found: Mapping[Any, Any] = ends
-    if since_ms is not None:
-        since = STORED_TIMES_FROM + since_ms
-        found = client.list_partition_offsets(dict.fromkeys(partitions, since))
+    if asked is not None:
+        found = client.list_partition_offsets(dict.fromkeys(partitions, asked))
     elif where == "earliest":
         found = begins
     targets = {}

@@ -12,11 +12,13 @@ from appliance.commands.arguments import (
     Bootstrap,
     Json,
     TopicName,
+    format_instant,
     read_pairs,
     to_bytes,
 )
 from appliance.commands.output import complain, print_json, print_line, printable
 from appliance.errors import ConfigError, LatermqError
+from appliance.system.clock import SystemClock
 from appliance.units import counted
 
 IN_FLIGHT_MAX: Final = 10_000
@@ -33,7 +35,7 @@ Examples:
   latermq send orders retry --level 3 --key customer-5 --header trace=abc
   seq 1000 | latermq send numbers --delay 10s
 
-A delay is 1500 (ms), 30s, 15m, 2h, 7d or PT15M. docs/DELAY.md has the details.
+A delay is 1500ms, 30s, 15m, 2h, 7d or PT15M. docs/DELAY.md has the details.
 """
 
 Headers = list[tuple[str, bytes]]
@@ -106,7 +108,9 @@ def send(  # noqa: PLR0917 (these are flags: click passes them by name)
     if cancel is not None and values:
         raise ConfigError("--cancel sends no record: remove VALUE")
     headers = [(name, to_bytes(value)) for name, value in read_pairs("--header", header)]
+    _check_delay(delay)
     delay_asked, delay_words = _asked(*_delays(delay, at, level))
+    delay_words += _due_words(delay)
     id_asked, id_words = _asked(
         ("x-deliver-id", id_, "id {}"), ("x-deliver-cancel", cancel, "cancels {}")
     )
@@ -142,13 +146,30 @@ def _delays(
     delay: str | None, at: str | None, level: int | None
 ) -> tuple[tuple[str, str | None, str], ...]:
     """Return header, value and text of each way to ask for a delay."""
-    is_bare = delay is not None and delay.isascii() and delay.isdigit()
     return (
-        # As the header reads it; whoever meant seconds sees it here.
-        ("x-delay", delay, "delayed by {} ms" if is_bare else "delayed by {}"),
+        ("x-delay", delay, "delayed by {}"),
         ("x-deliver-at", at, "to be delivered at {}"),
         ("x-delay-level", None if level is None else str(level), "delayed by level {}"),
     )
+
+
+def _check_delay(delay: str | None) -> None:
+    """Raise ConfigError for a number without a unit, of which the header has milliseconds."""
+    if delay is not None and delay.isascii() and delay.lstrip("-").isdigit() and delay.strip("-0"):
+        raise ConfigError(f"--delay {delay} is {delay}ms or {delay}s? Give the unit")
+
+
+def _due_words(delay: str | None) -> str:
+    """Return when a record with a delay is due, by the clock of this machine; "" for no delay."""
+    from _core.paths.delay_text import parse
+
+    if delay is None:
+        return ""
+    try:
+        delay_ms = parse("x-delay", to_bytes(delay))
+    except ValueError:
+        return ""  # the broker says what is wrong
+    return f", due {format_instant(SystemClock().wall_ms() + delay_ms)}" if delay_ms > 0 else ""
 
 
 def _asked(*asked: tuple[str, str | None, str]) -> tuple[Headers, str]:

@@ -6,10 +6,15 @@ from typing import Annotated, Any, Final
 from appliance.commands import kafka_client, usage
 from appliance.commands.arguments import (
     DEFAULT_BOOTSTRAP,
+    SEARCHED_BY,
     Bootstrap,
+    By,
     Interrupts,
     Json,
+    SearchedBy,
     TopicName,
+    asked_time,
+    check_by,
     check_group,
     format_instant,
     read_past,
@@ -26,7 +31,6 @@ from appliance.commands.output import (
     printable,
 )
 from appliance.errors import ConfigError, UnknownTopicError
-from appliance.model import STORED_TIMES_FROM
 from appliance.system.clock import SystemClock
 
 POLL_MS: Final = 500
@@ -63,9 +67,10 @@ def tail(  # noqa: PLR0917 (these are flags: click passes them by name)
         str | None,
         usage.Option(
             metavar="TIME",
-            help="Start with what became visible at this time, or this long ago: 15m.",
+            help="Start with what became visible at this time, or this long ago: 15m; see --by.",
         ),
     ] = None,
+    by: SearchedBy = None,
     follow: Annotated[
         bool, usage.Option("--follow", "-f", help="Wait for new records, until Ctrl-C.")
     ] = False,
@@ -90,13 +95,8 @@ def tail(  # noqa: PLR0917 (these are flags: click passes them by name)
 ) -> None:
     """Print the records of a topic."""
     start = read_place("--from", from_)
-    if group is not None:
-        check_group(group)
-    if group is not None and (since is not None or partition or isinstance(start, int)):
-        raise ConfigError(
-            "--since, --partition and an offset cannot be used with --group: a member starts at "
-            "the group's offsets (`latermq groups reset-offsets` changes them)"
-        )
+    check_by(by, since)
+    _check_group(group, is_placed=since is not None or bool(partition) or isinstance(start, int))
     since_ms = None if since is None else read_past("--since", since, SystemClock().wall_ms())
     settings: dict[str, Any] = {"group_id": group}
     if group is not None:
@@ -110,10 +110,14 @@ def tail(  # noqa: PLR0917 (these are flags: click passes them by name)
             )
         reading = Reading(consumer, topic, is_member=group is not None)
         if group is None:
-            reading.assign(_chosen(topic, known, partition), start, since_ms)
+            asked = None if since_ms is None else asked_time(since_ms, by)
+            reading.assign(_chosen(topic, known, partition), start, asked)
         else:
             reading.join()
+        if since is not None and by is None and not json:
+            complain(SEARCHED_BY)
         awaited = None if follow else bootstrap
+        reading.due_from_ms = since_ms if by is By.DUE else None
         with reading.interrupts.heard():
             try:
                 _print_records(reading, awaited, count=count, as_json=json)
@@ -122,6 +126,18 @@ def tail(  # noqa: PLR0917 (these are flags: click passes them by name)
 
 
 COMMAND: Final = usage.Command(tail, EXAMPLES)
+
+
+def _check_group(group: str | None, *, is_placed: bool) -> None:
+    """Raise ConfigError if a group has no name, or if its offsets would not count."""
+    if group is None:
+        return
+    check_group(group)
+    if is_placed:
+        raise ConfigError(
+            "--since, --partition and an offset cannot be used with --group: a member starts at "
+            "the group's offsets (`latermq groups reset-offsets` changes them)"
+        )
 
 
 def _chosen(topic: str, known: set[int], wanted: list[int] | None) -> list[int]:
@@ -136,6 +152,7 @@ class Reading:
     Attributes:
         ends: the end offset by partition.
         interrupts: postpones Ctrl-C while the client works.
+        due_from_ms: records that were due before are passed over, epoch ms; None for none.
     """
 
     def __init__(self, consumer: Any, topic: str, *, is_member: bool) -> None:
@@ -151,15 +168,15 @@ class Reading:
         self._is_member = is_member
         self.interrupts = Interrupts()
         self.ends: Mapping[Any, int] = {}
+        self.due_from_ms: int | None = None
 
-    def assign(self, indexes: list[int], start: str | int, since_ms: int | None) -> None:
+    def assign(self, indexes: list[int], start: str | int, asked: int | None) -> None:
         """Read these partitions from `start` on.
 
         Args:
             indexes: existing partitions.
             start: "earliest", "latest" or an offset, which is limited to what the partition holds.
-            since_ms: epoch ms; if not None, start at the first record that became visible then or
-                later.
+            asked: a time to ask the broker for; if not None, start at the first record since then.
         """
         from kafka import TopicPartition  # type: ignore[import-untyped]
 
@@ -169,11 +186,10 @@ class Reading:
         begins = consumer.beginning_offsets(partitions)
         self.ends = consumer.end_offsets(partitions)
         found: Mapping[Any, Any] = {}
-        if since_ms is not None:
-            since = STORED_TIMES_FROM + since_ms
-            found = consumer.offsets_for_times(dict.fromkeys(partitions, since))
+        if asked is not None:
+            found = consumer.offsets_for_times(dict.fromkeys(partitions, asked))
         for each in partitions:
-            if since_ms is not None:
+            if asked is not None:
                 offset = self.ends[each] if found[each] is None else found[each].offset
             elif isinstance(start, int):
                 offset = min(max(start, begins[each]), self.ends[each])
@@ -200,6 +216,13 @@ class Reading:
         if not records and not kafka_client.partitions_of(self._consumer, self._topic):
             raise UnknownTopicError(f"topic {printable(self._topic)} was deleted")
         return records
+
+    def shows(self, record: Any) -> bool:
+        """Return whether a record is not passed over: it was due late enough, or never delayed."""
+        if self.due_from_ms is None:
+            return True
+        due_at = _header(record, "x-due-at")
+        return due_at is None or due_at >= self.due_from_ms
 
     def commit(self) -> None:
         """Commit for the group that everything up to here was printed."""
@@ -234,11 +257,12 @@ def _print_records(
             raise BrokenPipeError
         records = reading.poll(None if count is None else count - printed)
         now_ms = clock.wall_ms()
+        shown = [each for each in records if reading.shows(each)]
         print_lines(
             json_line(_fields(record, came_ms)) if as_json else _line(record, came_ms)
-            for record, came_ms in _with_arrival(reading, records, now_ms)
+            for record, came_ms in _with_arrival(reading, shown, now_ms)
         )
-        printed += len(records)
+        printed += len(shown)
         if records:
             reading.commit()
         if awaited is None:

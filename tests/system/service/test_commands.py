@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import IO, Any, Final
 
 import pytest
@@ -75,7 +76,7 @@ def test_lines_of_the_input_are_records(latermq: CommandLine, topic: str) -> Non
 
 def test_a_delayed_record_comes_when_it_is_due(latermq: CommandLine, topic: str) -> None:
     sent = latermq.ok(f"send {topic} later --delay 50ms --id a --partition 0")
-    assert sent.lines == [f"{topic}/0, delayed by 50ms, id a"]
+    assert re.fullmatch(rf"{topic}/0, delayed by 50ms, due 2\S+Z, id a", sent.stdout.strip())
     assert latermq.ok(f"send {topic} x --delay 1h --json").json()["offset"] is None
     (record,) = latermq.ok(f"tail {topic} --from 0 --follow --count 1 --json").json_lines()
     assert record["value"] == "later"
@@ -90,13 +91,14 @@ def test_a_delayed_record_comes_when_it_is_due(latermq: CommandLine, topic: str)
     [
         ("--level 18", "delayed by level 18"),
         ("--delay PT1H --id 'a b'", "delayed by PT1H, id a b"),
-        ("--delay 3600000", "delayed by 3600000 ms"),
+        ("--delay 3600000ms", "delayed by 3600000ms"),
     ],
 )
 def test_each_way_to_ask_for_a_delay_is_a_header(
     latermq: CommandLine, topic: str, options: str, words: str
 ) -> None:
-    assert latermq.ok(f"send {topic} x {options}").lines[0].endswith(f", {words}")
+    line = re.sub(", due 2[^,]*Z", "", latermq.ok(f"send {topic} x {options}").lines[0])
+    assert line.endswith(f", {words}")
     assert latermq.ok(f"tail {topic}").stdout == ""
 
 
@@ -208,9 +210,48 @@ def test_since_a_time_are_also_records_that_were_created_before_and_delivered_af
     assert shown(latermq, f"tail {topic} --since {since_ms}") == [(0, 0, "later")]
     group = f"{topic}-readers"
     reset = f"groups reset-offsets {group} --topic {topic} --partition 0 --json --since"
-    for time_text, offset in ((since_ms, 0), ("2099-01-01T00:00:00Z", 1)):
+    for time_text, offset in (
+        (since_ms, 0),
+        ("2099-01-01T00:00:00Z", 1),
+        (f"{since_ms} --by delivered", 0),
+        (f"{since_ms} --by due", 0),
+        (f"{since_ms} --by created", 1),
+    ):
         (move,) = latermq.ok(f"{reset} {time_text}").json()
         assert move["new_offset"] == offset
+    assert "--by created" in latermq.ok(f"{reset.replace('--json ', '')} {since_ms}").stderr
+
+
+def test_since_a_time_may_be_that_of_creation_or_the_due_time(
+    latermq: CommandLine, topic: str
+) -> None:
+    latermq.ok(f"send {topic} early --delay 100ms --partition 0")
+    latermq.ok(f"send {topic} late --delay 600ms --partition 0")
+    records = latermq.ok(f"tail {topic} --follow --count 2 --json").json_lines()
+    early, late = (each["due_at"] for each in records)
+    part = f"tail {topic} --partition 0"
+    assert shown(latermq, f"{part} --since {early} --by due") == [(0, 0, "early"), (0, 1, "late")]
+    assert shown(latermq, f"{part} --since {early + 1} --by due") == [(0, 1, "late")]
+    assert shown(latermq, f"{part} --since {late + 1} --by due") == []
+    assert shown(latermq, f"{part} --since {late} --by created") == []
+    created = min(each["timestamp"] for each in records)
+    assert len(shown(latermq, f"{part} --since {created} --by created")) == 2
+    assert "--by created" in latermq.ok(f"{part} --since {early}").stderr
+    assert latermq.ok(f"{part} --since {early} --by delivered").stderr == ""
+    assert "--since as well" in latermq.fails(f"{part} --by due", 2)
+
+
+def test_a_delay_without_a_unit_is_refused_with_both_readings(
+    latermq: CommandLine, topic: str
+) -> None:
+    for delay in ("30", "1500", "0030"):
+        said = latermq.fails(f"send {topic} x --delay {delay}", 2)
+        assert f"--delay {delay} is {delay}ms or {delay}s?" in said
+    assert "offset 0, not delayed" in latermq.ok(f"send {topic} x --delay 0 -p 0").stdout
+    before_ms = int(time.time() * 1000)
+    (line,) = latermq.ok(f"send {topic} x --delay 1h --partition 0").lines
+    due = datetime.fromisoformat(line.split(", due ")[1])
+    assert 0 <= due.timestamp() * 1000 - before_ms - 3_600_000 < 60_000
 
 
 def test_following_ends_when_the_topic_is_deleted_and_does_not_make_it_again(
@@ -237,7 +278,7 @@ def test_following_ends_when_nobody_reads_the_output(latermq: CommandLine, topic
 def test_a_line_shows_place_time_key_value_and_when_it_was_due(
     latermq: CommandLine, topic: str
 ) -> None:
-    latermq.ok(f"send {topic} 'a\tb' --key k --partition 0 --delay 1")
+    latermq.ok(f"send {topic} 'a\tb' --key k --partition 0 --delay 1ms")
     latermq.ok(f"send {topic} 'esc\x1b[31m\\' --partition 0")
     latermq.ok(f"tail {topic} --partition 0 --from 0 --follow --count 2")
     first, second = sorted(latermq.ok(f"tail {topic}").lines)
