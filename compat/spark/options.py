@@ -45,12 +45,15 @@ class Options:
         query: what to read of it.
         trigger_bytes: bytes of the log that one micro-batch reads at most; None for no limit.
         takes_filters: leave out parts of the log that filters of Spark exclude.
+        needs_snapshot: refuse a directory that is no snapshot: it is named as one, or its batches
+            are not checked.
     """
 
     root: Path
     query: Query
     trigger_bytes: int | None
     takes_filters: bool
+    needs_snapshot: bool
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> "Options":
@@ -83,7 +86,13 @@ class Options:
         check_query(query)
         trigger = _size("maxBytesPerTrigger", options.get("maxbytespertrigger"))
         takes_filters = _truth("pushFilters", options.get("pushfilters", "false"))
-        return cls(root, query, trigger, takes_filters)
+        snapshot = options.get("snapshot", "")
+        needs_snapshot = not query.verifies or _is_name(snapshot)
+        return cls(root, query, trigger, takes_filters, needs_snapshot)
+
+
+def _is_name(snapshot: str) -> bool:
+    return snapshot != "" and "/" not in snapshot
 
 
 def _root(options: Mapping[str, str]) -> Path:
@@ -91,7 +100,7 @@ def _root(options: Mapping[str, str]) -> Path:
     if "paths" in options:
         raise ConfigError("give one data directory, not several")
     snapshot, path = options.get("snapshot", ""), options.get("path", "")
-    is_name = snapshot != "" and "/" not in snapshot
+    is_name = _is_name(snapshot)
     if not path and (is_name or not snapshot):
         raise ConfigError('give the data directory: .option("path", DIR)')
     root = Path((path if is_name or not snapshot else snapshot).removeprefix("file:"))

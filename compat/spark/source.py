@@ -21,6 +21,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from appliance.errors import ConfigError
+from appliance.store.paths import DataPaths
+from appliance.system.files import OsFileSystem
 from compat.spark.filters import selection_of
 from compat.spark.options import Options
 from compat.spark.rows import TaskPartition, rows_of
@@ -44,6 +47,8 @@ class LatermqDataSource(DataSource):
         """
         super().__init__(options)
         self._asked = Options.parse(options)
+        if self._asked.needs_snapshot:
+            check_snapshot(self._asked.root)
         self._pin = take_pin(self._asked.root)
 
     @classmethod
@@ -79,6 +84,19 @@ class LatermqDataSource(DataSource):
         query = replace(self._asked.query, columns=tuple(schema.fieldNames()))
         return LatermqStreamReader(
             self._asked.root, query, arrow_schema(query.table, schema), self._asked.trigger_bytes
+        )
+
+
+def check_snapshot(root: Path) -> None:
+    """Check that a directory is a snapshot, which no broker changes.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if not OsFileSystem().exists(DataPaths(root).snapshot_mark):
+        raise ConfigError(
+            f"{root} is not a snapshot: `latermq snapshot list` shows those of a broker, `latermq "
+            "snapshot create NAME` makes one"
         )
 
 

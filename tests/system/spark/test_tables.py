@@ -209,5 +209,5 @@ def test_what_is_no_data_directory_is_named(spark: "SparkSession", tmp_path: Pat
 def test_a_snapshot_is_read_instead_of_the_path(
     spark: "SparkSession", store: Path, tmp_path: Path
 ) -> None:
-    df = load(spark, tmp_path, snapshot=str(store), verifyCrc="false")
+    df = load(spark, tmp_path, snapshot=str(store))
     assert rows(df) == rows(load(spark, store))

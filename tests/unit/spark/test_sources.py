@@ -1,6 +1,7 @@
 """What the source refuses, by the error that Spark shows: options, schemas, paths, streams."""
 
 import multiprocessing
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
 from appliance.errors import ConfigError
+from appliance.store.paths import DataPaths
 from compat.spark.options import Options
 from compat.spark.source import LatermqDataSource
 from tests.support.harness import offline_scenario
@@ -40,6 +42,7 @@ def source(**options: str) -> LatermqDataSource:
         ({"dueBetween": "0,1"}, "table messages is not selected by due times"),
         ({"dueBetween": "0", "table": "timers"}, "dueBetween is FROM,TO, not '0'"),
         ({"verifyCrc": "false"}, "verifyCrc is false: that is allowed for a snapshot alone"),
+        ({"snapshot": "none"}, "snapshots/none is not a snapshot: `latermq snapshot list` shows"),
         ({"failOnDataLoss": "no"}, "failOnDataLoss is 'no': use true or false"),
         ({"includeExpired": "1"}, "includeExpired is '1': use true or false"),
         ({"endTimestamp": "1", "table": "groups"}, "table groups has no startTimestamp"),
@@ -49,6 +52,16 @@ def test_a_wrong_option_is_named(store: Path, options: dict[str, str], fault: st
     with pytest.raises(ConfigError) as raised:
         source(path=str(store), **options)
     assert fault in str(raised.value)
+
+
+def test_crcs_are_left_out_for_a_snapshot_alone(store: Path, tmp_path: Path) -> None:
+    """A directory that a broker may start on is none, whatever the option says."""
+    options = {"snapshot": str(store), "verifyCrc": "false"}
+    with pytest.raises(ConfigError, match="is not a snapshot"):
+        source(**options)
+    copy = shutil.copytree(store, tmp_path / "copy")
+    DataPaths(copy).snapshot_mark.touch()
+    source(**options | {"snapshot": str(copy)})
 
 
 def test_tasks_are_shared_by_the_processors_unless_their_size_is_named(store: Path) -> None:
