@@ -48,6 +48,7 @@ class Wish:
     Attributes:
         topic, partition, key, headers: of each record; None lets the client choose.
         delay_words: the requested delay as text for the output, empty for none.
+        delay_ms: the delay; None if there is none, or if only the broker knows it.
         other_words: what else was requested.
     """
 
@@ -56,6 +57,7 @@ class Wish:
     key: bytes | None
     headers: Headers
     delay_words: str
+    delay_ms: int | None
     other_words: str
 
     def words(self, *, is_held: bool) -> str:
@@ -64,8 +66,14 @@ class Wish:
         Args:
             is_held: the broker holds the record back: it was acknowledged without an offset.
         """
-        delay = self.delay_words if is_held else self.delay_words and ", not delayed"
-        return delay + self.other_words
+        if not is_held:
+            return (self.delay_words and ", not delayed") + self.other_words
+        due = ""
+        if self.delay_ms is not None:
+            # The broker counts from its receipt, just before the acknowledgement: not from the
+            # start of a command that may read its input for hours.
+            due = f", due {format_instant(SystemClock().wall_ms() + self.delay_ms)}"
+        return self.delay_words + due + self.other_words
 
 
 def send(  # noqa: PLR0917 (these are flags: click passes them by name)
@@ -108,15 +116,14 @@ def send(  # noqa: PLR0917 (these are flags: click passes them by name)
     if cancel is not None and values:
         raise ConfigError("--cancel sends no record: remove VALUE")
     headers = [(name, to_bytes(value)) for name, value in read_pairs("--header", header)]
-    _check_delay(delay)
+    delay_ms = None if delay is None else _read_delay(delay)
     delay_asked, delay_words = _asked(*_delays(delay, at, level))
-    delay_words += _due_words(delay)
     id_asked, id_words = _asked(
         ("x-deliver-id", id_, "id {}"), ("x-deliver-cancel", cancel, "cancels {}")
     )
     headers += delay_asked + id_asked
     octets = None if key is None else to_bytes(key)
-    wish = Wish(topic, partition, octets, headers, delay_words, id_words)
+    wish = Wish(topic, partition, octets, headers, delay_words, delay_ms, id_words)
     records: Iterable[bytes] = map(to_bytes, values or ()) if values else _input_lines()
     is_counted = not (values or cancel or json)
     count = 0
@@ -153,23 +160,21 @@ def _delays(
     )
 
 
-def _check_delay(delay: str | None) -> None:
-    """Raise ConfigError for a number without a unit, of which the header has milliseconds."""
-    if delay is not None and delay.isascii() and delay.lstrip("-").isdigit() and delay.strip("-0"):
-        raise ConfigError(f"--delay {delay} is {delay}ms or {delay}s? Give the unit")
+def _read_delay(text: str) -> int | None:
+    """Return a delay in ms, below 0 for none; None if the broker will refuse it.
 
-
-def _due_words(delay: str | None) -> str:
-    """Return when a record with a delay is due, by the clock of this machine; "" for no delay."""
+    Raises:
+        ConfigError: it is a number without a unit, of which the header has milliseconds.
+    """
     from _core.paths.delay_text import parse
 
-    if delay is None:
-        return ""
+    number = text.strip('"')  # which the header allows
+    if number.isascii() and number.isdigit() and number.strip("0"):
+        raise ConfigError(f"--delay {number} is {number}ms or {number}s? Give the unit")
     try:
-        delay_ms = parse("x-delay", to_bytes(delay))
+        return parse("x-delay", to_bytes(text))
     except ValueError:
-        return ""  # the broker says what is wrong
-    return f", due {format_instant(SystemClock().wall_ms() + delay_ms)}" if delay_ms > 0 else ""
+        return None
 
 
 def _asked(*asked: tuple[str, str | None, str]) -> tuple[Headers, str]:

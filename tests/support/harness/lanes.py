@@ -255,6 +255,7 @@ GROUPS: Final[Mapping[str, str]] = {
     "system/spark/": "spark",
     # They share one broker.
     "system/service/test_commands.py": "commands",
+    "system/service/test_send.py": "commands",
     "system/service/test_refused_start.py": "commands",
     "system/service/test_terminals.py": "commands",
 }
