@@ -100,3 +100,26 @@ def test_delay_invalid_is_shown_and_changed_like_any_setting(
     assert (record.value, record.headers) == (b"late", (("x-deliver-at", seconds),))
     (line,) = lines(broker, topic)
     assert line.startswith(f'passed topic="{topic}" partition=0 offset=0 records=1 reason=unit ')
+
+
+def test_a_topic_insists_on_a_delay_or_gives_one(
+    broker: ApplianceProcess, library: confluent_library.Adapter, topic: str
+) -> None:
+    library.create(topic)
+    shown = library.settings_of(topic)
+    assert (shown["delay.required"], shown["delay.default"]) == ("false", "none")
+    library.change_setting(topic, "delay.required", "true")
+    (refusal,) = library.try_send(topic, [Sent(b"bare", OUTBOX)])
+    assert isinstance(refusal, RefusedError)
+    assert refusal.code == KafkaError.INVALID_RECORD
+    (line,) = lines(broker, topic)
+    assert line.startswith(f'refused topic="{topic}" partition=0 record=0 reason=missing message=')
+    assert b'latermq_delay_refused_total{reason="missing"} 1.0' in broker.get("/metrics")[1]
+    library.change_setting(topic, "delay.default", "300ms")
+    shown = library.settings_of(topic)
+    assert (shown["delay.required"], shown["delay.default"]) == ("true", "300ms")
+    with reading(library, topic) as consumer:
+        sent_ms = now_ms()
+        send(library, topic, [Sent(b"bare", OUTBOX)])
+        (delayed,) = receive(consumer, 1)
+    check_delivery(delayed, sent_ms, delay_ms=300, own=OUTBOX)

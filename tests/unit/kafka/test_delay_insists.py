@@ -141,3 +141,23 @@ def test_both_change_at_once_and_survive(client: WireClient, mode: Stop) -> None
     assert send(client, Raw(b"4")) == (ErrorCode.invalid_record, -1)
     assert change_settings(client, "t", ("delay.required", SET, "false")) == 0
     assert send(client, Raw(b"5")) == (0, 1)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_an_idempotent_batch_that_is_sent_again_is_delayed_once(
+    insisting: WireClient, codec: int
+) -> None:
+    numbered = {"producer_id": 4711, "producer_epoch": 0, "base_sequence": 0}
+    bare = make_batch([Raw(b"a"), Raw(b"b")], codec=codec, **numbered)
+    # The refusal uses up no sequence number, and what was accepted is not judged again.
+    assert insisting.produce("r", 0, bare).error_code == ErrorCode.invalid_record
+    asked = make_batch([asking(b"x-delay", b"5s")] * 2, codec=codec, **numbered)
+    for topic, batch in (("r", asked), ("d", bare), ("d", bare)):
+        part = insisting.produce(topic, 0, batch)
+        assert (part.error_code, part.base_offset) == (0, -1)
+    assert change_settings(insisting, "d", ("delay.default", DELETE, None)) == 0
+    assert change_settings(insisting, "d", ("delay.required", SET, "true")) == 0
+    assert insisting.produce("d", 0, bare).error_code == 0
+    assert insisting.harness.broker.pending_timers == 4
+    assert insisting.harness.tick(15 * 60_000) == 4
+    assert [each.value for each in records(insisting, "d")] == [b"a", b"b"]
