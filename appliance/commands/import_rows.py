@@ -6,8 +6,10 @@ any row with a due time and without a state, is sent to be delivered then.
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any, Final
 
 from appliance.commands import kafka_client, usage
@@ -35,11 +37,20 @@ REQUEST_HEADERS: Final = frozenset(
 )
 """What a broker would act on."""
 
-NO_DELAY: Final = {"x-delay": -1, "x-delay-level": 0}
-"""What `parse` returns for the value of a header that asks for no delay."""
+NO_DELAY: Final = {"x-delay": (-1, -2), "x-delay-level": (0,)}
+"""What `parse` returns for a header that asks for no delay: negative, null, level 0."""
 
 TIMER_COLUMNS: Final = frozenset({"id", "index", "level", "completed_at"})
 """Only the table of timers has them: what is delivered there is in the table of messages, too."""
+
+
+class NullHeaders(StrEnum):
+    """What becomes of a header whose value is null."""
+
+    REFUSE = "refuse"
+    EMPTY = "empty"
+    DROP = "drop"
+
 
 EXAMPLES: Final = """\
 Examples:
@@ -136,6 +147,14 @@ CreateTopics = Annotated[
 DryRun = Annotated[
     bool, usage.Option("--dry-run", help="Read and check all rows, and send nothing.")
 ]
+NullHeadersOption = Annotated[
+    NullHeaders,
+    usage.Option(
+        "--null-headers",
+        help="The client cannot send a header that is null: refuse the row, send the header "
+        "empty, or drop it.",
+    ),
+]
 Rate = Annotated[int | None, usage.Option(min=1, metavar="N", help="Send at most N rows a second.")]
 
 
@@ -145,6 +164,7 @@ def import_rows(  # noqa: PLR0917 (these are flags: click passes them by name)
     create_topics: CreateTopics = False,
     dry_run: DryRun = False,
     rate: Rate = None,
+    null_headers: NullHeadersOption = NullHeaders.REFUSE,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
@@ -157,10 +177,11 @@ def import_rows(  # noqa: PLR0917 (these are flags: click passes them by name)
     rows = Rows(files)
     if rows.is_stream and create_topics:
         raise ConfigError("--create-topics reads the rows twice: give a file in place of -")
+    make = partial(to_record, prefix=topic_prefix, null_headers=null_headers)
     needed = Counts()
     if dry_run or not rows.is_stream:
         for row in rows:
-            needed.add(to_record(row, topic_prefix))
+            needed.add(make(row))
     if dry_run:
         _report(needed, "would be sent", as_json=json)
         return
@@ -173,7 +194,7 @@ def import_rows(  # noqa: PLR0917 (these are flags: click passes them by name)
         max_request_size=REQUEST_MAX_BYTES,
         value_serializer=_value_serializer(),
     ) as producer:
-        _send_all(producer, _paced(rows, rate), topic_prefix, known, sent)
+        _send_all(producer, _paced(rows, rate), make, known, sent)
     _report(sent, "sent", as_json=json)
 
 
@@ -197,8 +218,15 @@ def _report(counts: Counts, what: str, *, as_json: bool) -> None:
 # Rows
 
 
-def to_record(row: Row, prefix: str = "") -> Outgoing | None:
+def to_record(
+    row: Row, prefix: str = "", null_headers: NullHeaders = NullHeaders.REFUSE
+) -> Outgoing | None:
     """Return the record of a row; None if it is of a timer that is completed.
+
+    Args:
+        row: the row.
+        prefix: of the topic's name.
+        null_headers: what becomes of a header whose value is null.
 
     Raises:
         RowError: it has what cannot be sent.
@@ -212,7 +240,7 @@ def to_record(row: Row, prefix: str = "") -> Outgoing | None:
     due_at = _due_at(row)
     if due_at == _COMPLETED:
         return None
-    headers = _headers(row)
+    headers = _headers(row, null_headers)
     if due_at is not None:
         headers.append(("x-deliver-at", b"%d" % due_at))
         user_id = _octets(row, "id")
@@ -264,7 +292,7 @@ def _octets(row: Row, name: str) -> bytes | None:
         raise RowError(row, f"{name} {error}") from None
 
 
-def _headers(row: Row) -> list[tuple[str, bytes]]:
+def _headers(row: Row, null_headers: NullHeaders) -> list[tuple[str, bytes]]:
     found = []
     given = row.fields.get("headers") or ()
     if not isinstance(given, list | tuple):
@@ -283,11 +311,16 @@ def _headers(row: Row) -> list[tuple[str, bytes]]:
             continue
         if name.lower() in REQUEST_HEADERS and not _asks_nothing(name.lower(), content):
             raise RowError(row, f"it has the header {name}, which the broker would act on")
-        if content is None:
+        if content is None and null_headers is NullHeaders.REFUSE:
             raise RowError(
-                row, f"the header {printable(name)} is null, which the client cannot send"
+                row,
+                f"the header {printable(name)} is null, which the client cannot send: use "
+                "--null-headers empty or drop",
             )
-        found.append((name, content))
+        # An empty delay is malformed, where a null one asks for nothing.
+        may_be_empty = null_headers is NullHeaders.EMPTY and name.lower() not in REQUEST_HEADERS
+        if content is not None or may_be_empty:
+            found.append((name, content or b""))
     return found
 
 
@@ -295,11 +328,10 @@ def _asks_nothing(name: str, value: bytes | None) -> bool:
     """Return whether the broker leaves a header as it is: a negative delay, or level 0."""
     from _core.paths.delay_text import parse
 
-    nothing = NO_DELAY.get(name)
-    if nothing is None:
+    if name not in NO_DELAY:
         return False
     try:
-        return parse(name, value) == nothing
+        return parse(name, value) in NO_DELAY[name]
     except ValueError:
         return False
 
@@ -366,9 +398,13 @@ def _paced(rows: Rows, rate: int | None) -> Iterator[Row]:
 
 
 def _send_all(
-    producer: Any, rows: Iterator[Row], prefix: str, known: Mapping[str, int], sent: Counts
+    producer: Any,
+    rows: Iterator[Row],
+    make: Callable[[Row], Outgoing | None],
+    known: Mapping[str, int],
+    sent: Counts,
 ) -> None:
-    """Send the rows in order, and wait until all are acknowledged.
+    """Send the rows in order, as `make` says, and wait until all are acknowledged.
 
     Raises:
         LatermqError: a row was refused; the message says how many were sent.
@@ -381,7 +417,7 @@ def _send_all(
 
     try:
         for row in rows:
-            record = to_record(row, prefix)
+            record = make(row)
             if record is None:
                 sent.add(None)
                 continue

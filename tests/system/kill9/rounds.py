@@ -34,7 +34,7 @@ from tests.support.oracles.history_events import (
     Unknown,
 )
 from tests.system.kill9.group_load import GroupLoad, read_committed
-from tests.system.kill9.table_check import compare_tables
+from tests.system.kill9.table_check import compare_states, compare_tables
 from tests.system.kill9.workload import (
     FORGETFUL,
     IDEMPOTENT,
@@ -164,6 +164,7 @@ def run_load(
         end = ends.get(partition)
         if reported != ((-1, "") if end is None else (end, note(partition, end))):
             problems.append(f"the group stands at {reported} in {partition}, expected {end}")
+    problems += compare_states(appliance)
     appliance.stop()
     consumed = [each for each in events if isinstance(each, Consumed) and each.reader == "final"]
     problems += compare_tables(appliance.data_dir, consumed, committed)

@@ -7,13 +7,20 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from compat.tables.table import Query, open_plan, tasks
+from tests.support.harness.appliance_process import ApplianceProcess
 from tests.support.oracles.commit_history import Partition
 from tests.support.oracles.history import ACCEPTED_AT, DUE_AT
 from tests.support.oracles.history_events import Consumed, Place
 
 US_PER_MS = 1000
+
+ASKED_MAX = 100
+"""Ids of each state that the broker is asked for."""
+
+TIMER_COLUMNS = ("topic", "partition", "key", "value", "due_at", "delay_state")
 
 
 def compare_tables(
@@ -32,7 +39,18 @@ def compare_tables(
     due = {each.place: at_ms for each in consumed if (at_ms := _due_ms(each)) is not None}
     messages = rows(data_dir, "messages", "topic", "partition", "offset", "key", "value")
     deliveries = rows(data_dir, "deliveries", "topic", "partition", "offset", "due_at")
-    states = Counter(row["delay_state"] for row in rows(data_dir, "timers", "delay_state"))
+    timers = rows(data_dir, "timers", *TIMER_COLUMNS)
+    states = Counter(row["delay_state"] for row in timers)
+    delivered = Counter(
+        (row["topic"], row["partition"], row["key"], row["value"] or b"", row["due_at"])
+        for row in timers
+        if row["delay_state"] == "delivered"
+    )
+    came = Counter(
+        (each.place.topic, each.place.partition, each.key, each.value, due[each.place])
+        for each in consumed
+        if each.place in due
+    )
     groups = rows(data_dir, "groups", "topic", "partition", "offset", "metadata")
     found = {place_of(row): (row["key"], row["value"] or b"") for row in messages}
     # confluent-kafka sends the zero byte as well that ends a text in C; see `read_committed`.
@@ -44,9 +62,38 @@ def compare_tables(
         *differences("messages", found, seen),
         *differences("deliveries", {place_of(row): row["due_at"] for row in deliveries}, due),
         *differences("states of timers", {"pending": states["pending"]}, {"pending": 0}),
-        *differences("timers", {"delivered": states["delivered"]}, {"delivered": len(due)}),
+        *differences("timers", delivered, came),
         *differences("groups", ends, {key: at for key, at in committed.items() if at[0] >= 0}),
     ]
+
+
+def compare_states(appliance: ApplianceProcess) -> list[str]:
+    """Compare what became of timers with what a broker, which runs, says of their ids.
+
+    An id names its last timer. The broker is idle, so that all is flushed.
+    """
+    last: dict[tuple[str, bytes], str] = {}
+    timers = rows(appliance.data_dir, "timers", "topic", "id", "position", "index", "delay_state")
+    for row in sorted(timers, key=lambda row: (row["position"], row["index"])):
+        if row["id"] is not None:
+            last[row["topic"], row["id"]] = row["delay_state"]
+    # Of each state some, the last ones: the first ones may be forgotten.
+    asked: dict[str, list[tuple[str, bytes]]] = {}
+    for key, state in last.items():
+        asked.setdefault(state, []).append(key)
+    assert {"delivered", "cancelled"} <= asked.keys(), asked.keys()
+    found, said = {}, {}
+    for state, keys in asked.items():
+        for topic, user_id in keys[-ASKED_MAX:]:
+            _, answer = appliance.get_json(f"/api/v1/topics/{topic}/timers/{quote(user_id, '')}")
+            found[topic, user_id] = state
+            # A record that came at once replaced the timer, and has the id since.
+            said[topic, user_id] = (
+                "replaced"
+                if state == "replaced" and answer["state"] == "delivered"
+                else answer["state"]
+            )
+    return differences("timers", found, said)
 
 
 def rows(data_dir: Path, table: str, *columns: str) -> list[dict[str, Any]]:

@@ -149,6 +149,21 @@ def test_nulls_and_headers_that_ask_for_no_delay_come_back(
     assert latermq.ok(f"timers show {topic} later --json").json()["state"] == "pending"
 
 
+@pytest.mark.parametrize(
+    ("option", "expected"), [("empty", [["a", ""], ["b", "1"]]), ("drop", [["b", "1"]])]
+)
+def test_a_header_that_is_null_is_sent_empty_or_dropped_if_asked(
+    latermq: CommandLine, topic: str, tmp_path: Path, option: str, expected: list[list[str]]
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    headers = [["a", None], ["b", "1"], ["x-delay", None]]
+    path.write_text(json.dumps({"topic": topic, "value": "v", "headers": headers}))
+    assert "use --null-headers empty or drop" in latermq.fails(f"import {path}", 2)
+    latermq.ok(f"import {path} --null-headers {option}")
+    (found,) = latermq.ok(f"tail {topic} --json").json_lines()
+    assert found["headers"] == expected
+
+
 def test_a_frame_of_data_schedules_records(
     latermq: CommandLine, topic: str, tmp_path: Path
 ) -> None:

@@ -16,10 +16,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def programs() -> list[str]:
-    """The programs of the page, in order; the first makes the session that others use."""
+def programs(*, of_kafka: bool = False) -> list[str]:
+    """The programs of the page, in order; the first makes the session that others use.
+
+    Args:
+        of_kafka: those that use Spark's Kafka source and sink instead of all others.
+    """
     text = (ROOT / "docs" / "SPARK.md").read_text()
-    return re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+    found = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+    return [each for each in found if ('format("kafka")' in each) is of_kafka]
 
 
 def test_each_program_of_the_page_runs(

@@ -9,6 +9,7 @@ import pytest
 from tests.support.clients.client_setup import ClientMissingError, find
 from tests.support.harness.appliance_process import ApplianceProcess
 from tests.system.spark.reading import in_order, rows
+from tests.system.spark.test_document import programs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -105,3 +106,14 @@ def test_a_stream_goes_on_from_its_checkpoint(
     assert values(copied) == expected(10, 90)
     whole = read(spark, broker, "stream").select(*copied.columns)
     assert in_order(rows(copied)) == in_order(rows(whole))
+
+
+def test_the_programs_of_the_page_run(spark: "SparkSession", broker: str) -> None:
+    write(numbers(spark, 0, 20), broker, "orders")
+    write(numbers(spark, 0, 1), broker, "reminders")
+    names: dict[str, object] = {"spark": spark}
+    source, sink = programs(of_kafka=True)
+    for program in (source, sink):
+        exec(compile(program.replace("127.0.0.1:9092", broker), "docs/SPARK.md", "exec"), names)
+    assert names["orders"].count() == 20  # type: ignore[attr-defined]
+    assert values(read(spark, broker, "reminders")) == expected(0, 1), "the others are not due"
