@@ -1,4 +1,4 @@
-"""`latermq topics`: list, create, describe, delete. Layer 6."""
+"""`latermq topics`: list, create, describe, alter, delete. Layer 6."""
 
 import sys
 from typing import Annotated, Any, Final
@@ -21,7 +21,7 @@ from appliance.commands.output import (
     print_table,
     printable,
 )
-from appliance.errors import ConfigError
+from appliance.errors import ConfigError, RequestError
 from appliance.units import counted
 
 EXAMPLES: Final = """\
@@ -32,11 +32,12 @@ Examples:
   latermq topics create orders --partitions 4
   latermq topics create audit --set message.timestamp.type=LogAppendTime
   latermq topics describe orders --all
+  latermq topics alter orders --set delay.required=true --unset retention.ms
   latermq topics delete orders --yes
 """
 
 app = usage.Group(
-    help="List, create, describe and delete topics.",
+    help="List, create, describe, alter and delete topics.",
     epilog=EXAMPLES,
 )
 
@@ -164,6 +165,38 @@ def _settings(client: Any, topic: str, *, with_defaults: bool) -> dict[str, str]
     )
     found = answer["topic"][topic]
     return {name: "" if each["value"] is None else each["value"] for name, each in found.items()}
+
+
+@app.command("alter")
+def alter_topic(
+    topic: TopicName,
+    setting: Annotated[
+        list[str] | None,
+        usage.Option("--set", metavar="NAME=VALUE", help="A new value; may be repeated."),
+    ] = None,
+    unset: Annotated[
+        list[str] | None,
+        usage.Option("--unset", metavar="NAME", help="Back to its default; may be repeated."),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Change settings of a topic, all of them or none. docs/KAFKA.md lists the settings."""
+    from kafka.admin import ConfigResource, ConfigResourceType
+
+    changes = {name: ("SET", value) for name, value in read_pairs("--set", setting)}
+    for name in unset or ():
+        if name in changes:
+            raise ConfigError(f"{printable(name)} is both set and unset: leave one out")
+        changes[name] = ("DELETE", "")
+    if not changes:
+        raise ConfigError("there is nothing to change: use --set NAME=VALUE or --unset NAME")
+    resource = ConfigResource(ConfigResourceType.TOPIC, topic, changes)
+    with kafka_client.admin_client(bootstrap) as client:
+        answer = client.alter_configs([resource], raise_on_unknown=False, incremental=True)
+    result = answer["topic"][topic]
+    if result != "OK":  # else "[Error 40] InvalidConfigurationError: ..."
+        raise RequestError(result.partition("Error: ")[2] or result)
+    print_line(f"{printable(topic)} changed: {counted(len(changes), 'setting')}")
 
 
 @app.command("delete")

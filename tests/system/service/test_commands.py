@@ -285,6 +285,26 @@ def test_topics_are_listed_described_and_deleted(latermq: CommandLine, topic: st
     assert "no topic" in latermq.fails("topics describe other")
 
 
+def test_settings_of_a_topic_are_changed_all_or_none(latermq: CommandLine, topic: str) -> None:
+    def settings() -> dict[str, str]:
+        found: dict[str, str] = latermq.ok(f"topics describe {topic} --json").json()["settings"]
+        return found
+
+    changed = latermq.ok(f"topics alter {topic} --set delay.required=true --set retention.ms=5")
+    assert changed.stdout == f"{topic} changed: 2 settings\n"
+    assert settings() == {"delay.required": "true", "retention.ms": "5"}
+    said = latermq.fails(f"topics alter {topic} --set retention.ms=7 --set delay.default=soon")
+    assert "delay.default='soon' is invalid: use a number with ms, s, m, h or d" in said
+    assert settings() == {"delay.required": "true", "retention.ms": "5"}
+    latermq.ok(f"topics alter {topic} --unset delay.required --set retention.ms=6")
+    assert settings() == {"retention.ms": "6"}
+    assert "nothing to change" in latermq.fails(f"topics alter {topic}", 2)
+    both = f"topics alter {topic} --set retention.ms=5 --unset retention.ms"
+    assert "both set and unset" in latermq.fails(both, 2)
+    assert "did you mean retention.ms?" in latermq.fails(f"topics alter {topic} --set retention=5")
+    assert latermq.fails("topics alter nowhere --set retention.ms=5")
+
+
 def test_status_tells_what_the_broker_is(
     latermq: CommandLine, topic: str, broker: ApplianceProcess
 ) -> None:
