@@ -144,8 +144,9 @@ class Harness:
 
     @contextmanager
     def _serve(self, place: Path, mode: str, address: str) -> Iterator[Served]:
-        """A master that waits for a slave at `address`; a sync one is ready once it is there."""
+        """A master that waits for a slave at `address`; it serves before one is there."""
         more = ["--flush", self._flush, "--replication", mode, "--replication-listen", address]
+        more += ["--alone"] if mode != "none" else []
         command = [*_command(place, "master", *more), "--admin", "127.0.0.1:0"]
         with (place / "master.log").open("w") as log:
             served = Served(command, log)
@@ -166,6 +167,8 @@ class Harness:
             served = stack.enter_context(self._serve(place, mode, address))
             if slave is not None:
                 slave.await_caught_up()
+                while Admin(served.admin).get("replication")["solo"]:
+                    time.sleep(WAIT_S)
             await_idle(served.pid)
             yield served, slave
 
