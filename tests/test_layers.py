@@ -39,6 +39,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.system.sd_notify": 5,
     "compat.kafka.network.limits": 3,
     "compat.kafka.network.read_pace": 3,
+    "compat.kafka.network.unsent_bounds": 3,
     "compat.kafka.network.*": 5,
     # 4: synchronous, take the broker and a clock
     "appliance.broker": 4,

@@ -13,10 +13,11 @@ session as slices of the log, which take no memory. A connection without progres
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from _core.paths.answer import Reply
 from _core.paths.parked_fetch import ParkedFetch
@@ -24,14 +25,11 @@ from _core.paths.session import QUEUED_MAX_BYTES, ResponseSlot, Session
 from appliance.client_log import LineKind
 from appliance.config.config import Address
 from appliance.errors import RemoteProtocolError, StorageError
-from appliance.loop_turns import LoopTurns
 from appliance.model import ColdPlace
 from appliance.units import KIB, MIB, NS_PER_MS
 from appliance.work_thread import Turn, Work
 from compat.kafka import dispatch
-from compat.kafka.network.answer_turns import AnswerTurns
-from compat.kafka.network.delay_reports import DelayReports
-from compat.kafka.network.driven import Driver, ServedBroker
+from compat.kafka.network.host import Host
 from compat.kafka.network.limits import (
     LARGE_BYTES,
     SMALL_BYTES,
@@ -39,7 +37,6 @@ from compat.kafka.network.limits import (
     CloseReason,
     ConnectionStats,
     IdleDetector,
-    MemoryBudget,
 )
 from compat.kafka.network.parked_fetches import ParkedFetches
 from compat.kafka.network.read_pace import ReadPace
@@ -74,51 +71,6 @@ IDLE_TRIM_MS: Final = 10_000
 _log = logging.getLogger(__name__)
 
 
-class Host(Protocol):
-    """The part of the server that a connection uses."""
-
-    broker: ServedBroker
-    loop: asyncio.AbstractEventLoop
-    node: Node
-    turns: LoopTurns
-    budget: "MemoryBudget[KafkaConnection]"
-    answers: "AnswerTurns[KafkaConnection]"
-    delays: DelayReports
-    copies_output: bool
-    """The transport copies bytes that it cannot send at once."""
-
-    @property
-    def pump(self) -> Driver: ...
-
-    def guard(self, step: Callable[[], None]) -> None: ...
-
-    def admit(self, connection: "KafkaConnection") -> bool:
-        """Accept a new connection unless a limit is reached; returns whether it is accepted."""
-
-    def forget(self, connection: "KafkaConnection") -> None:
-        """Remove a closed connection."""
-
-    def await_flush(self, connection: "KafkaConnection", is_waiting: bool) -> None:
-        """Set whether a connection is notified of the next flush."""
-
-    def note_completed(self, connection: "KafkaConnection") -> None:
-        """Note a completed deferred response; it is sent at the end of the turn."""
-
-    def end_turn(self) -> None:
-        """Send the responses completed in this turn, after its changes were written."""
-
-    def measured(self, step: Callable[[], None]) -> None:
-        """Do a step that was queued, and note what it took of the loop."""
-
-    def ask_for_work(self, turn: Turn) -> None:
-        """Let a connection wait for the thread that does the work of requests."""
-
-    def note_memory(
-        self, connection: "KafkaConnection", held_bytes: int, is_large: bool, claim: Claim | None
-    ) -> None:
-        """Update the memory use of a connection, and resume others if that frees memory."""
-
-
 class KafkaConnection(asyncio.BufferedProtocol):
     """One client connection.
 
@@ -128,7 +80,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         end_reason: why the connection ends, once it does.
     """
 
-    def __init__(self, server: Host) -> None:
+    def __init__(self, server: "Host[KafkaConnection]") -> None:
         self._server = server
         self.session: Session
         self._transport: asyncio.Transport
@@ -144,7 +96,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._is_resuming = False
         self._is_working = False
         self._is_resting = False
-        self._turn_began_ns = self._read_began_ns = 0
+        self._turn_began_ns = self._read_began_ns = self._paused_ns = 0
         self._handed_bytes = 0
         self._in_transport_bytes = 0
         self._shared_in_transport_bytes = 0
@@ -167,6 +119,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Close the connection without sending unsent responses."""
         self.end_reason = "the broker stops"
         self._transport.abort()
+
+    def bound_unsent(self, size: int) -> None:
+        """Let the kernel take so many bytes beyond what the client has room for."""
+        option = (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, size)
+        self._transport.get_extra_info("socket").setsockopt(*option)
 
     # Called by the event loop
 
@@ -219,10 +176,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._is_write_paused = True
+        self._paused_ns = self._server.broker.clock.monotonic_ns()
         self.adjust_reading()
 
     def resume_writing(self) -> None:
         self._is_write_paused = False
+        now_ns = self._server.broker.clock.monotonic_ns()
+        self._server.unsent.note_drained(self, self._paused_ns, now_ns)
         self._server.guard(partial(self.send))
 
     # Rounds

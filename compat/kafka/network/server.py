@@ -24,7 +24,7 @@ from appliance.pump import Pump
 from appliance.routes import Member, Routes
 from appliance.slave_pump import SlavePump
 from appliance.system import listening
-from appliance.units import KIB, MS_PER_SECOND
+from appliance.units import MS_PER_SECOND
 from appliance.work_thread import Turn
 from compat.kafka.groups.coordinator import GroupCoordinator
 from compat.kafka.network.answer_turns import AnswerTurns
@@ -32,6 +32,7 @@ from compat.kafka.network.connection import KafkaConnection
 from compat.kafka.network.delay_reports import DelayReports
 from compat.kafka.network.driven import ServedBroker
 from compat.kafka.network.limits import Admission, Claim, MemoryBudget
+from compat.kafka.network.unsent_bounds import UNSENT_BYTES, UnsentBounds
 from compat.kafka.node import Node
 from compat.kafka.protocol.slices import SlicedAnswer
 
@@ -46,17 +47,13 @@ SWEEP_PART: Final = 50
 SLOW_FLUSH_MS: Final = 200
 """If a flush takes longer, every sweep checks the connections that wait for it."""
 
-UNSENT_KERNEL_BYTES: Final = 256 * KIB
-"""Bytes that the kernel takes for a client which has no room for them. Otherwise it takes 2.5 MB
-for each that reads nothing, and the loop copies all of them; who reads gets no less."""
-
 SOCKET_OPTIONS: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-    (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_KERNEL_BYTES),
+    (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES),
 )
 """Set on the listening socket; connections inherit them. The kernel detects a dead peer within two
 minutes, also while its fetch waits; small responses leave at once."""
@@ -87,7 +84,8 @@ class KafkaServer(Generic[AnyPump]):
     """Listens, and connects the client connections to the pump.
 
     Attributes:
-        broker, pump, groups, loop, turns, node, budget, answers, delays: shared by the connections.
+        broker, pump, groups, loop, turns, node, budget, answers, unsent, delays: shared by the
+            connections.
         routes: the brokers that clients know.
         copies_output: the transports copy bytes that they cannot send at once; uvloop's do not.
         bound: the listening address, once started.
@@ -123,6 +121,7 @@ class KafkaServer(Generic[AnyPump]):
         self.budget: MemoryBudget[KafkaConnection] = MemoryBudget(broker.config.inflight_max_bytes)
         self.turns = LoopTurns(self.loop)
         self.answers = AnswerTurns(self.turns, self.budget, self._do_slice)
+        self.unsent: UnsentBounds[KafkaConnection] = UnsentBounds(KafkaConnection.bound_unsent)
         self.delays = DelayReports(broker.client_log)
         self.copies_output = isinstance(self.loop, asyncio.BaseEventLoop)
         self._admission = Admission(broker.config, file_limit)
@@ -276,6 +275,7 @@ class KafkaServer(Generic[AnyPump]):
         self._awaiting_flush.discard(connection)
         self._let_go_on(self.budget.forget(connection))
         self.answers.forget(connection)
+        self.unsent.forget(connection)
 
     def _log_end(self, connection: KafkaConnection) -> None:
         _log.debug(
