@@ -378,7 +378,7 @@ class Broker:
 
     def next_wake_ms(self) -> int | None:
         """When to call `deliver_due` again, epoch ms; None while nothing is pending."""
-        return self._scheduler.next_wake_ms()
+        return self._scheduler.next_wake_ms(self.clock.wall_ms())
 
     @property
     def pending_timers(self) -> int:

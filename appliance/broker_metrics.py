@@ -53,6 +53,7 @@ def gauges(
         pending_timers_max=config.pending_timers_max,
         waiting_timers=deliver.waiting,
         unreadable_timers=deliver.unreadable_count,
+        held_timers=due.held_count,
         cache_bytes=memory.size,
         locked_bytes=memory.locked_size,
         log_wrote_pos=pointers.wrote,

@@ -89,6 +89,7 @@ def configure_topic(topic: Topic, config: Config) -> None:
         reads_delay_headers=policy.reads_delay_headers,
         passes_invalid_delays=policy.passes_invalid_delays,
         requires_delay=policy.requires_delay,
+        deliveries_per_s=policy.deliveries_per_s,
         delay_default_ms=policy.delay_default_ms,
         log_append_time=policy.uses_append_time,
         due_timestamp=policy.uses_due_time,

@@ -121,6 +121,7 @@ class Gauges:
     pending_timers_max: int = 0
     waiting_timers: int = 0
     unreadable_timers: int = 0
+    held_timers: int = 0
     cache_bytes: int = 0
     locked_bytes: int = 0
     log_wrote_pos: int = 0
@@ -295,6 +296,7 @@ METRICS: Final = (
     MetricInfo("pending_timers_max", "gauge", "How many there may be (limits.pending_timers_max)."),
     MetricInfo("waiting_timers", "gauge", "Due timers whose records are being read from the disk."),
     MetricInfo("unreadable_timers", "gauge", "Due timers whose records the disk cannot read."),
+    MetricInfo("held_timers", "gauge", "Due timers that their topics hold back."),
     MetricInfo(
         "cache_bytes",
         "gauge",

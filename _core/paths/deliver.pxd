@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t, int64_t
 from _core.bytes.batch cimport Batch
 from _core.bytes.buffer cimport Buf
 from _core.timers.due_queue cimport Timer
+from _core.paths.held_back cimport HeldBack
 from _core.paths.due_records cimport Due, HeldRecords
 from _core.log.frames cimport FrameHeader
 from _core.log.view cimport LogView
@@ -32,6 +33,7 @@ cdef class DeliverPath:
     cdef TagSum tags          # of the records of one frame
     cdef Waiting aside        # cold timers and those after one in its partition, in order
     cdef Waiting unreadable
+    cdef readonly HeldBack held_back
     cdef int32_t* held        # by partition handle: number of its timers in `aside`
     cdef Py_ssize_t handle_count
     cdef Py_ssize_t reading   # how many of `aside` are being read
@@ -51,6 +53,10 @@ cdef class DeliverPath:
     cdef Py_ssize_t _take_due(
         self, Py_ssize_t count, int64_t now_ms, Py_ssize_t limit
     ) except -1
+    cdef Py_ssize_t _take_held(
+        self, Py_ssize_t count, int64_t now_ms, Py_ssize_t limit
+    ) except -1
+    cdef Py_ssize_t _place(self, const Timer* timer, Py_ssize_t count, bint is_held) except -1
     cdef int _set_aside(self, const Timer* timer) except -1
     cdef int _note_unreadable(self, const Timer* timer, int result) except -1
     cdef Py_ssize_t _take_aside(self, Py_ssize_t count, Py_ssize_t limit) except -1

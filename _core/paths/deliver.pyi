@@ -1,6 +1,7 @@
 from typing import Self
 
 from _core.log.view import LogView
+from _core.paths.held_back import HeldBack
 from _core.state.writer import LogWriter
 
 LATENESS_BOUNDS_MS: tuple[float, ...]
@@ -8,6 +9,7 @@ LATENESS_BOUNDS_MS: tuple[float, ...]
 class DeliverPath:
     writer: LogWriter
     view: LogView
+    held_back: HeldBack
     is_reading: bool
     ready: int
     disk_full: bool

@@ -1,8 +1,8 @@
 """The deliver path: copies the records of due timers from the log and appends them as batches.
 
-    due queue --> locate --+-- in memory:  group by partition --> deliver frames
-                           +-- cold:       set aside --> a thread reads --> next delivery
-                           '-- unreadable: retry later
+    due queue --+------------------------> locate --+-- in memory:  group by partition --> frames
+                |                            ^      +-- cold:       set aside --> a thread reads
+                '-- held back by its topic --'      '-- unreadable: retry later
 
 A chunk of timers is popped from the due queue in order (due millisecond, then arrival) and grouped
 by partition. Each group becomes one or more deliver frames. A deliver frame has the visible batch
@@ -14,6 +14,9 @@ memory is set aside, and so are the later timers of its partition, so that a par
 order. They stay pending, and all other partitions go on. The owner has the records of these timers
 read, in order. A timer whose record the disk cannot read waits by itself and delays no other timer.
 It is retried when `LogView` allows it, and is then delivered late.
+
+A topic that is paused, or that delivers only so many records a second, holds back its due timers
+(`HeldBack`).
 
 Records were rewritten when they were accepted, so a delivery copies key, value and headers as they
 are. Delivered batches have producer id, epoch and sequence -1.
@@ -33,6 +36,7 @@ from _core.timers.due_queue cimport DueQueue, Timer
 from _core.paths.due_records cimport (
     LOCATE_COLD, LOCATE_CONTRADICTED, LOCATED, Due, HeldRecords,
 )
+from _core.paths.held_back cimport HeldBack
 from _core.log.frames cimport FrameHeader, blank_header, frame_size
 from _core.bytes.layout cimport *
 from _core.log.tail cimport ROOM_DELIVERY, FrameBody
@@ -51,6 +55,7 @@ cdef enum:
     ASIDE_MAX = 1 << 20
     READ_COUNT = 256
     # Timers delivered per call after they waited for the disk: other timers are still on time.
+    # The same for timers that their topics held back.
     ASIDE_CHUNK = 128
     # Unreadable timers retried at a time, and checked to choose them.
     RETRIES_MAX = 64
@@ -91,6 +96,7 @@ cdef class DeliverPath:
         self.chunk_max = chunk_max
         self.batch_size_max = batch_size_max
         self.retried = set()
+        self.held_back = HeldBack(writer.projections)
         self.timers = <Timer*>malloc(chunk_max * sizeof(Timer))
         self.found = <Due*>malloc(chunk_max * sizeof(Due))
         if self.timers == NULL or self.found == NULL:
@@ -117,7 +123,7 @@ cdef class DeliverPath:
         Returns:
             The number of timers delivered.
         """
-        cdef Py_ssize_t count
+        cdef Py_ssize_t count, room
         cdef int32_t first
         cdef Partition partition
         self.disk_full = False
@@ -128,7 +134,9 @@ cdef class DeliverPath:
         count = self._take_unreadable(0, limit // 2)
         # The limit ensures that timers which waited for the disk do not delay the others.
         count = self._take_aside(count, min(count + ASIDE_CHUNK, (limit + 1) // 2))
-        count = self._take_due(count, now_ms, limit)
+        room = min(ASIDE_CHUNK, limit // 4) if self.held_back.holds else 0
+        count = self._take_due(count, now_ms, limit - room)
+        count = self._take_held(count, now_ms, limit)
         for first in self._group(count):
             partition = <Partition>self.writer.projections.partitions[self.timers[first].partition]
             while first >= 0:
@@ -165,26 +173,53 @@ cdef class DeliverPath:
         cdef DueQueue due = self.writer.projections.due
         cdef Py_ssize_t i, end
         cdef Timer timer
-        cdef int result
         if self.is_clogged or count >= limit:
             return count
         end = count + due.pop_due(now_ms, self.timers + count, limit - count)
         for i in range(count, end):
             timer = self.timers[i]
-            if self.held[timer.partition]:
-                self._set_aside(&timer)
+            if self.held_back.holds_back(timer.partition):
+                self.held_back.hold(&timer)
                 continue
             if self.records.is_spent():
                 due.unpop(&self.timers[i], end - i)
                 break
-            result = self.records.locate(&timer, &self.found[count])
-            if result == LOCATED:
-                self.timers[count] = timer
-                count += 1
-            elif result == LOCATE_COLD:
-                self._set_aside(&timer)
-            else:
-                self._note_unreadable(&timer, result)
+            count = self._place(&timer, count, False)
+        return count
+
+    cdef Py_ssize_t _place(self, const Timer* timer, Py_ssize_t count, bint is_held) except -1:
+        """Put a popped timer into `timers` at index `count`, or aside. Returns the new count."""
+        cdef int result
+        if self.held[timer.partition]:
+            self._set_aside(timer)
+            return count
+        result = self.records.locate(timer, &self.found[count])
+        if result == LOCATED:
+            self.timers[count] = timer[0]
+            self.found[count].is_held = is_held
+            return count + 1
+        if result == LOCATE_COLD:
+            self._set_aside(timer)
+        else:
+            self._note_unreadable(timer, result)
+        return count
+
+    cdef Py_ssize_t _take_held(
+        self, Py_ssize_t count, int64_t now_ms, Py_ssize_t limit
+    ) except -1:
+        """Move timers that are released now to `timers`, from index `count` on.
+
+        Returns the new count.
+        """
+        cdef Timer timer
+        if self.is_clogged or not self.held_back.begin_turn():
+            return count
+        if 0 <= self.writer.projections.due.next_due_ms() <= now_ms:
+            limit = min(limit, count + ASIDE_CHUNK)
+        while count < limit and not self.records.is_spent():
+            if not self.held_back.take(&timer, now_ms):
+                break
+            count = self._place(&timer, count, True)
         return count
 
     # Timers that wait for the disk: pending, but no longer in the due queue
@@ -227,9 +262,14 @@ cdef class DeliverPath:
                 continue
             result = LOCATE_COLD
             if due.take_kept(&timer):
+                if self.held_back.is_paused(timer.partition):
+                    self.held_back.hold(&timer)
+                    self.held[timer.partition] -= 1
+                    continue
                 result = self.records.locate(&timer, &self.found[count])
                 if result == LOCATED:
                     self.timers[count] = timer
+                    self.found[count].is_held = False
                     count += 1
                 elif result == LOCATE_COLD:
                     due.keep(&timer)
@@ -260,10 +300,12 @@ cdef class DeliverPath:
             if pos in self.retried and count < limit and not self.view.is_damaged(pos):
                 if not due.take_kept(&timer):
                     continue
-                if self.records.locate(&timer, &self.found[count]) == LOCATED:
-                    self.timers[count] = timer
-                    count += 1
-                    continue
+                if not self.held_back.is_paused(timer.partition):
+                    if self.records.locate(&timer, &self.found[count]) == LOCATED:
+                        self.timers[count] = timer
+                        self.found[count].is_held = False
+                        count += 1
+                        continue
                 due.keep(&timer)
             self.unreadable.timers[self.unreadable.start + left] = timer
             left += 1
@@ -496,7 +538,8 @@ cdef class DeliverPath:
         self.delivered += b.count
         self.frames += 1
         while first != i:
-            self._note_lateness(now_ms - self.timers[first].due_ms)
+            if not self.found[first].is_held:
+                self._note_lateness(now_ms - self.timers[first].due_ms)
             first = self.found[first].next
         return i
 

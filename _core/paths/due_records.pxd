@@ -12,6 +12,7 @@ cdef struct Due:
     int name_size
     int attributes
     int64_t timestamp
+    bint is_held              # its topic held it back
     int32_t next              # index of the next timer of its partition in this chunk, -1 = last
 
 cdef enum LocateResult:

@@ -29,6 +29,7 @@ class Topic:
         delay_max_ms: int,
         requires_delay: bool = False,
         delay_default_ms: int = -1,
+        deliveries_per_s: int = -1,
     ) -> None: ...
     def mark_deleted(self) -> None: ...
 

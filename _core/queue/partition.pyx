@@ -63,13 +63,13 @@ cdef class Topic:
         self.topic_id = topic_id
         self.settings = settings
         self.partitions = []
-        self.declared_in = -1
+        self.declared_in = self.deliveries_per_s = -1
         self.waiters = {}
 
     def configure(
         self, *, bint reads_delay_headers, bint passes_invalid_delays, bint log_append_time,
         bint due_timestamp, int64_t batch_size_max, int64_t delay_max_ms,
-        bint requires_delay=False, int64_t delay_default_ms=-1
+        bint requires_delay=False, int64_t delay_default_ms=-1, int64_t deliveries_per_s=-1
     ):
         """Set the settings that the hot paths read.
 
@@ -83,6 +83,8 @@ cdef class Topic:
             delay_max_ms: longest delay, ms.
             requires_delay: True if a record without a delay request is refused.
             delay_default_ms: delay of a record without a request, ms; -1 if it has none.
+            deliveries_per_s: delayed records delivered in any second at most; 0 if none is
+                delivered for now, -1 for any number.
         """
         self.reads_delay_headers = reads_delay_headers
         self.passes_invalid_delays = passes_invalid_delays
@@ -92,6 +94,7 @@ cdef class Topic:
         self.delay_max_ms = delay_max_ms
         self.requires_delay = requires_delay
         self.delay_default_ms = delay_default_ms
+        self.deliveries_per_s = deliveries_per_s
 
     def mark_deleted(self):
         """Mark the topic as deleted: nothing is accepted or delivered any more."""

@@ -10,10 +10,12 @@ Layer 0: no I/O, no clock. Used by the event loop thread.
 
 cimport cython
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport free, malloc, realloc
 
 from _core.timers.due_queue cimport DueQueue
 from _core.timers.due_tree cimport DueTree
+from _core.timers.held_timers cimport HeldTimers
+from _core.timers.timer_heap cimport TimerHeap
 from _core.timers.timer_list cimport Chunk, Timer, TimerList, chunk_timers, is_before
 
 
@@ -62,7 +64,10 @@ cdef class DueList:
             beyond it are left out too. None for all.
     """
 
+    cdef DueQueue queue
     cdef DueTree tree
+    cdef const TimerHeap** heaps    # of the tree, and of the topics that hold timers back
+    cdef Py_ssize_t heap_count
     cdef int64_t from_ms
     cdef int64_t until_ms
     cdef int64_t end_pos
@@ -77,6 +82,7 @@ cdef class DueList:
         int64_t end_pos = INT64_MAX,
         const uint8_t[::1] wanted = None,
     ):
+        self.queue = queue
         self.tree = queue.tree
         self.from_ms = max(from_ms, 0)
         self.until_ms = until_ms
@@ -84,6 +90,23 @@ cdef class DueList:
         self.takes_all = wanted is None
         if not self.takes_all:
             self.wanted = wanted
+
+    def __dealloc__(self):
+        free(self.heaps)
+
+    cdef int _find_heaps(self) except -1:
+        """Note where the heaps are now; it holds until the queue is changed."""
+        cdef Py_ssize_t count = 1 + len(self.queue.held)
+        cdef Py_ssize_t at
+        cdef void* grown = realloc(self.heaps, count * sizeof(void*))
+        if grown == NULL:
+            raise MemoryError("cannot allocate a list of heaps")
+        self.heaps = <const TimerHeap**>grown
+        self.heaps[0] = &self.tree.heap
+        for at in range(1, count):
+            self.heaps[at] = &(<HeldTimers>self.queue.held[at - 1]).heap
+        self.heap_count = count
+        return 0
 
     cdef inline bint _takes(self, const Timer* timer) noexcept nogil:
         if not self.from_ms <= timer.due_ms < self.until_ms or timer.position >= self.end_pos:
@@ -114,6 +137,7 @@ cdef class DueList:
         if best.timers == NULL:
             raise MemoryError("cannot allocate a page of timers")
         try:
+            self._find_heaps()
             with nogil:
                 is_complete = self._fill(&best, &bound, budget)
             found = [
@@ -140,7 +164,9 @@ cdef class DueList:
         cdef int64_t left = budget
         cdef TimerList* leaf
         cdef Chunk* chunk
-        self._offer(best, bound, self.tree.heap.timers, self.tree.heap.count)
+        cdef Py_ssize_t i
+        for i in range(self.heap_count):
+            self._offer(best, bound, self.heaps[i].timers, self.heaps[i].count)
         while True:
             leaf = self.tree.leaf_from(reached)
             if leaf == NULL or self.tree.leaf_begin() >= self.until_ms:
@@ -148,7 +174,7 @@ cdef class DueList:
             if best.count == best.limit and best.timers[0].due_ms < self.tree.leaf_begin():
                 break
             if left <= 0:
-                # Timers of the heap that are due later are found again.
+                # Timers of the heaps that are due later are found again.
                 self._drop_from(best, reached)
                 if best.count < best.limit:
                     bound[0] = Timer(reached, -1, -1, 0)
@@ -202,13 +228,16 @@ cdef class DueList:
         """
         cdef TimerList* leaf
         cdef Chunk* chunk
+        cdef Py_ssize_t i
         if step_ms < 1 or not counts.shape[0]:
             raise ValueError("there is no interval")
+        self._find_heaps()
         with nogil:
             if reached < 0:
                 reached = self.from_ms
-                self._count(counts, step_ms, self.tree.heap.timers, self.tree.heap.count)
-                budget -= self.tree.heap.count
+                for i in range(self.heap_count):
+                    self._count(counts, step_ms, self.heaps[i].timers, self.heaps[i].count)
+                    budget -= self.heaps[i].count
             while budget > 0:
                 leaf = self.tree.leaf_from(reached)
                 if leaf == NULL or self.tree.leaf_begin() >= self.until_ms:

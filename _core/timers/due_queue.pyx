@@ -28,6 +28,7 @@ from libc.string cimport memset
 
 from _core.bytes.debug cimport SELF_CHECKS
 from _core.timers.due_tree cimport DueTree
+from _core.timers.held_timers cimport HeldTimers
 from _core.timers.timer_heap cimport TimerHeap, heap_drop_first
 from _core.timers.timer_list cimport Timer, TimerList, is_before, list_drop_first, list_first
 from _core.timers.cancelled_timers cimport CancelledTimers
@@ -62,6 +63,7 @@ cdef class DueQueue:
     def __cinit__(self):
         self.cancelled = CancelledTimers()
         self.tree = DueTree(self.cancelled)
+        self.held = []
 
     def __dealloc__(self):
         free(self.partition_pending)
@@ -305,7 +307,13 @@ cdef class DueQueue:
             self.tree.pool.allocated_bytes
             + self.cancelled.allocated_bytes
             + self.partition_capacity * <int64_t>sizeof(int64_t)
+            + sum([(<HeldTimers>held).pool.allocated_bytes for held in self.held])
         )
+
+    @property
+    def held_count(self):
+        """Number of due timers that their topics hold back, some cancelled ones included."""
+        return sum([(<HeldTimers>held).heap.count for held in self.held])
 
     @property
     def cancelled_count(self):

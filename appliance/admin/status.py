@@ -202,6 +202,7 @@ class BrokerStatus:
         pending_timers: records that are not due yet.
         pending_timers_max: how many there may be.
         unreadable_timers: due records that the disk cannot read.
+        held_timers: due records that their topics hold back (delay.paused, delay.max.per.second).
         next_due_at: no record is due earlier; None if none is pending.
         damage_count: damaged parts found since the start began.
         damage: the first of them.
@@ -229,6 +230,7 @@ class BrokerStatus:
     pending_timers: int
     pending_timers_max: int
     unreadable_timers: int
+    held_timers: int
     next_due_at: int | None
     damage_count: int
     damage: tuple[DamagedPart, ...]

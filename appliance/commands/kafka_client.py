@@ -4,7 +4,7 @@ Importing kafka-python takes a tenth of a second, so each function imports it wh
 """
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
@@ -30,6 +30,33 @@ _CORRELATION_ID: Final = slice(8, 12)
 def admin_client(bootstrap: str) -> AbstractContextManager[Any]:
     """Yield a KafkaAdminClient, closed at the end; `translated` lists the errors."""
     return _client(bootstrap, "KafkaAdminClient", {}, request_timeout_ms=REQUEST_MS)
+
+
+def change_topic(bootstrap: str, topic: str, changes: Mapping[str, str | None]) -> None:
+    """Change settings of a topic, all of them or none.
+
+    Args:
+        bootstrap: HOST:PORT of a broker.
+        topic: its name.
+        changes: the new values; None for the default.
+
+    Raises:
+        RequestError: the broker refuses it; the message says why.
+    """
+    from kafka.admin import (  # type: ignore[import-untyped]
+        ConfigResource,
+        ConfigResourceType,
+    )
+
+    steps = {
+        name: ("DELETE", "") if value is None else ("SET", value) for name, value in changes.items()
+    }
+    resource = ConfigResource(ConfigResourceType.TOPIC, topic, steps)
+    with admin_client(bootstrap) as client:
+        answer = client.alter_configs([resource], raise_on_unknown=False, incremental=True)
+    result = answer["topic"][topic]
+    if result != "OK":  # else "[Error 40] InvalidConfigurationError: ..."
+        raise RequestError(result.partition("Error: ")[2] or result)
 
 
 def producer(bootstrap: str, **settings: Any) -> AbstractContextManager[Any]:

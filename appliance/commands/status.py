@@ -80,6 +80,14 @@ def _status_fields(found: Any) -> list[tuple[str, object]]:
     if found["unreadable_timers"]:
         count = found["unreadable_timers"]
         fields.append(("UNREADABLE", f"{count} due records wait until the disk can read them"))
+    if found["held_timers"]:
+        fields.append(
+            (
+                "HELD BACK",
+                f"{found['held_timers']} due records of topics with delay.paused or "
+                "delay.max.per.second",
+            )
+        )
     count, count_max = found["pending_timers"], found["pending_timers_max"]
     if count >= NEARLY_FULL_PART * count_max:
         percent = 100 * count // count_max

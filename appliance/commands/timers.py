@@ -5,10 +5,12 @@ from typing import Annotated, Any, Final
 
 import click
 
-from appliance.commands import admin_client, usage
+from appliance.commands import admin_client, kafka_client, usage
 from appliance.commands.arguments import (
     DEFAULT_ADMIN,
+    DEFAULT_BOOTSTRAP,
     Admin,
+    Bootstrap,
     Json,
     TopicName,
     format_instant,
@@ -55,6 +57,7 @@ Examples:
   latermq timers show orders order-17
   latermq timers cancel orders order-17
   latermq timers purge orders --to 1h --yes
+  latermq timers pause orders                        due records wait until timers resume
 
 A cancelled record is never delivered, as with `latermq send TOPIC --cancel ID`.
 """
@@ -254,6 +257,20 @@ def purge_timers(  # noqa: PLR0917 (these are flags: click passes them by name)
     print_line(f"{counted(found['cancelled'], 'delayed record')} of {printable(topic)} cancelled")
     if found["left"]:
         complain(f"{found['left']} are left: they are being delivered, or cannot be read")
+
+
+@app.command("pause")
+def pause_topic(topic: TopicName, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+    """Let due records of a topic wait until `timers resume`: sets delay.paused=true."""
+    kafka_client.change_topic(bootstrap, topic, {"delay.paused": "true"})
+    print_line(f"{printable(topic)} is paused: due records wait for latermq timers resume")
+
+
+@app.command("resume")
+def resume_topic(topic: TopicName, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+    """Deliver what waits in a paused topic, in order: unsets delay.paused."""
+    kafka_client.change_topic(bootstrap, topic, {"delay.paused": None})
+    print_line(f"{printable(topic)} delivers again")
 
 
 def _timer_line(timer_id: str, found: Any) -> str:

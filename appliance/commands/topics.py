@@ -21,7 +21,7 @@ from appliance.commands.output import (
     print_table,
     printable,
 )
-from appliance.errors import ConfigError, RequestError
+from appliance.errors import ConfigError
 from appliance.units import counted
 
 EXAMPLES: Final = """\
@@ -181,21 +181,14 @@ def alter_topic(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Change settings of a topic, all of them or none. docs/KAFKA.md lists the settings."""
-    from kafka.admin import ConfigResource, ConfigResourceType
-
-    changes = {name: ("SET", value) for name, value in read_pairs("--set", setting)}
+    changes: dict[str, str | None] = dict(read_pairs("--set", setting))
     for name in unset or ():
         if name in changes:
             raise ConfigError(f"{printable(name)} is both set and unset: leave one out")
-        changes[name] = ("DELETE", "")
+        changes[name] = None
     if not changes:
         raise ConfigError("there is nothing to change: use --set NAME=VALUE or --unset NAME")
-    resource = ConfigResource(ConfigResourceType.TOPIC, topic, changes)
-    with kafka_client.admin_client(bootstrap) as client:
-        answer = client.alter_configs([resource], raise_on_unknown=False, incremental=True)
-    result = answer["topic"][topic]
-    if result != "OK":  # else "[Error 40] InvalidConfigurationError: ..."
-        raise RequestError(result.partition("Error: ")[2] or result)
+    kafka_client.change_topic(bootstrap, topic, changes)
     print_line(f"{printable(topic)} changed: {counted(len(changes), 'setting')}")
 
 

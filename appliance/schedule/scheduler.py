@@ -67,7 +67,10 @@ class Scheduler:
         if path.disk_full:
             return Delivery(count, has_more=False)
         cold = path.next_cold()
-        is_due = 0 <= self._due.next_due <= now_ms and not path.is_clogged
+        is_due = not path.is_clogged and (
+            0 <= self._due.next_due <= now_ms
+            or 0 <= path.held_back.next_release_ms(now_ms) <= now_ms
+        )
         return Delivery(count, is_due or path.ready > 0, cold)
 
     def note_read(self) -> None:
@@ -80,9 +83,14 @@ class Scheduler:
         path = self._path
         return not path.is_reading and (path.waiting > 0 or path.unreadable_count > 0)
 
-    def next_wake_ms(self) -> int | None:
-        """When the owner must call `deliver_due` again, epoch ms; None if nothing will be due."""
-        next_due = self._due.next_due
-        if next_due < 0 or self._path.is_clogged:
+    def next_wake_ms(self, now_ms: int) -> int | None:
+        """When the owner must call `deliver_due` again, epoch ms; None if nothing will be due.
+
+        Args:
+            now_ms: epoch ms.
+        """
+        wakes = [self._due.next_due, self._path.held_back.next_release_ms(now_ms)]
+        wakes = [wake_ms for wake_ms in wakes if wake_ms >= 0]
+        if not wakes or self._path.is_clogged:
             return None
-        return max(next_due, self._not_before_ms)
+        return max(min(wakes), self._not_before_ms)

@@ -102,6 +102,19 @@ _CHOSEN: Final = (
         is_duration=True,
     ),
     TopicSetting(
+        "delay.paused",
+        _BOOLEAN,
+        "true: due records wait until it is false again; new ones are accepted",
+        ("false", "true"),
+    ),
+    TopicSetting(
+        "delay.max.per.second",
+        _LONG,
+        "delayed records delivered in any second at most, the others wait; -1: any number",
+        bounds=(-1, 1_000_000),
+        default=-1,
+    ),
+    TopicSetting(
         "delay.timestamp",
         _STRING,
         "timestamp of a delivered record: the original one, or the due time",

@@ -53,6 +53,8 @@ class TopicPolicy:
     """A record without a delay request is refused."""
     delay_default_ms: int
     """The delay of a record without a request; -1 if it has none."""
+    deliveries_per_s: int
+    """Delayed records delivered in any second at most; 0: none for now, -1: any number."""
     uses_due_time: bool
     """A delivered record has its due time, not its original timestamp."""
 
@@ -94,6 +96,11 @@ def read_topic_policy(settings: Mapping[str, str], config: Config) -> TopicPolic
         passes_invalid_delays=settings.get("delay.invalid") == "pass",
         requires_delay=settings.get("delay.required") == "true",
         delay_default_ms=_read_duration(settings.get("delay.default", NO_DURATION)),
+        deliveries_per_s=(
+            0
+            if settings.get("delay.paused") == "true"
+            else int(settings.get("delay.max.per.second", -1))
+        ),
         uses_due_time=settings.get("delay.timestamp") == "due",
     )
 

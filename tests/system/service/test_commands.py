@@ -389,6 +389,24 @@ def test_pending_timers_are_purged(latermq: CommandLine, topic: str) -> None:
     assert "no topic" in latermq.fails("timers purge nowhere --yes")
 
 
+def test_a_topic_is_paused_and_goes_on(latermq: CommandLine, topic: str) -> None:
+    assert "paused" in latermq.ok(f"timers pause {topic}").stdout
+    lines = b"".join(b"%d\n" % number for number in range(300))
+    latermq.ok(f"send {topic} --delay 1ms", lines)
+    time.sleep(0.01)
+    (line,) = [each for each in latermq.ok("status").lines if each.startswith("HELD BACK")]
+    assert "300 due records" in line
+    assert len(latermq.ok(f"timers list {topic} --limit 999").lines) == 301
+    assert latermq.ok(f"tail {topic}").stdout == ""
+    latermq.ok(f"timers resume {topic}")
+    while latermq.ok("status --json").json()["held_timers"]:
+        pass
+    assert [value for _, _, value in shown(latermq, f"tail {topic}")] == [
+        str(number) for number in range(300)
+    ]
+    assert "host this topic" in latermq.fails("timers pause nowhere")
+
+
 def test_status_names_no_cancelled_record_as_the_next(
     latermq: CommandLine, topic: str, broker: ApplianceProcess
 ) -> None:

@@ -46,6 +46,8 @@ def test_every_setting_of_kafka_is_known() -> None:
         "delay.invalid",
         "delay.required",
         "delay.default",
+        "delay.paused",
+        "delay.max.per.second",
         "delay.timestamp",
         "delay.max.ms",
         "delay.dialects",
@@ -150,6 +152,7 @@ def test_settings_mean_what_they_say() -> None:
         passes_invalid_delays=False,
         requires_delay=False,
         delay_default_ms=-1,
+        deliveries_per_s=-1,
         uses_due_time=False,
     )
     settings = {
@@ -160,6 +163,7 @@ def test_settings_mean_what_they_say() -> None:
         "delay.invalid": "pass",
         "delay.required": "true",
         "delay.default": "15m",
+        "delay.max.per.second": "70",
         "delay.timestamp": "due",
     }
     assert read_topic_policy(settings, CONFIG) == TopicPolicy(
@@ -170,8 +174,11 @@ def test_settings_mean_what_they_say() -> None:
         passes_invalid_delays=True,
         requires_delay=True,
         delay_default_ms=900_000,
+        deliveries_per_s=70,
         uses_due_time=True,
     )
+    settings["delay.paused"] = "true"
+    assert read_topic_policy(settings, CONFIG).deliveries_per_s == 0
 
 
 def test_a_limit_that_the_broker_lowered_later_holds_for_old_topics() -> None:
