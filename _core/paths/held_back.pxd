@@ -3,7 +3,6 @@ from libc.stdint cimport int32_t, int64_t
 from _core.queue.partition cimport Topic
 from _core.state.projections cimport Projections
 from _core.timers.due_queue cimport Timer
-from _core.timers.held_timers cimport HeldTimers
 
 cdef class HeldBack:
     cdef Projections projections
@@ -20,5 +19,4 @@ cdef class HeldBack:
     # Releases a timer; it is a popped one then. False if no other may go in this turn.
     cdef bint take(self, Timer* timer, int64_t now_ms) except -1
     cdef bint _take_of(self, Topic topic, Timer* timer, int64_t now_ms) except -1
-    cdef bint _may_release(self, Topic topic, HeldTimers held, int64_t now_ms) except -1
     cdef int _forget(self, Topic topic) except -1

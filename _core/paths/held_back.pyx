@@ -1,4 +1,4 @@
-"""The due timers that are held back: their topic is paused, or delivers only so many a second.
+"""The due timers that are held back: their topic is paused, or bounds its deliveries.
 
 Held timers are pending, but the due queue no longer has them. They are released in order, and only
 those that are due before all timers of the due queue: so a partition keeps its order, whatever is
@@ -12,11 +12,17 @@ from libc.stdint cimport int32_t, int64_t
 from _core.queue.partition cimport Partition, Topic
 from _core.state.projections cimport Projections
 from _core.timers.due_queue cimport DueQueue, Timer
-from _core.timers.held_timers cimport HeldTimers
+from _core.timers.held_timers cimport Bounds, HeldTimers
 
 cdef enum:
     PASSED_MAX = 4096           # cancelled timers that are passed over in a turn
     SWEEP_COUNT_MIN = 1024      # fewer are not worth a sweep
+
+
+cdef inline Bounds bounds_of(Topic topic) noexcept:
+    if topic.deleted:
+        return Bounds(-1, 0)
+    return Bounds(topic.deliveries_per_s, topic.delivery_spread_ms)
 
 
 cdef class HeldBack:
@@ -33,7 +39,7 @@ cdef class HeldBack:
 
     cdef bint holds_back(self, int32_t handle) except -1:
         cdef Topic topic = (<Partition>self.projections.partitions[handle]).topic
-        return topic.deliveries_per_s >= 0 or (bool(self.holds) and topic in self.holds)
+        return topic.bounds_deliveries or (bool(self.holds) and topic in self.holds)
 
     cdef int hold(self, const Timer* timer) except -1:
         cdef Topic topic = (<Partition>self.projections.partitions[timer.partition]).topic
@@ -72,26 +78,20 @@ cdef class HeldBack:
         cdef DueQueue due = self.projections.due
         cdef HeldTimers held = self.holds[topic]
         cdef int64_t due_next_ms = due.next_due_ms()
-        while self.passed < PASSED_MAX and self._may_release(topic, held, now_ms):
+        cdef Bounds bounds = bounds_of(topic)
+        while self.passed < PASSED_MAX and held.heap.count and held.may_go(now_ms, &bounds):
             timer[0] = held.heap.timers[0]
             if 0 <= due_next_ms <= timer.due_ms:
                 return False
-            held.drop_first()
             if due.take_kept(timer):
-                if topic.deliveries_per_s > 0:
-                    held.note_gone(now_ms, topic.deliveries_per_s)
+                held.note_gone(now_ms, &bounds)
+                held.drop_first()
                 return True
+            held.drop_first()
             self.passed += 1
-        if held.heap.count == 0 and (topic.deleted or topic.deliveries_per_s < 0):
+        if held.heap.count == 0 and (topic.deleted or not topic.bounds_deliveries):
             self._forget(topic)
         return False
-
-    cdef bint _may_release(self, Topic topic, HeldTimers held, int64_t now_ms) except -1:
-        if held.heap.count == 0:
-            return False
-        if topic.deleted or topic.deliveries_per_s < 0:
-            return True
-        return topic.deliveries_per_s > 0 and held.may_go(now_ms, topic.deliveries_per_s)
 
     cdef int _forget(self, Topic topic) except -1:
         self.projections.due.held.remove(self.holds.pop(topic))
@@ -105,13 +105,11 @@ cdef class HeldBack:
         """
         cdef int64_t found = -1
         cdef int64_t at_ms
-        cdef Topic topic
         cdef HeldTimers held
+        cdef Bounds bounds
         for topic, held in self.holds.items():
-            at_ms = now_ms
-            if held.heap.count == 0 or (topic.deliveries_per_s == 0 and not topic.deleted):
-                continue
-            if topic.deliveries_per_s > 0 and not topic.deleted:
-                at_ms = held.next_ms(now_ms, topic.deliveries_per_s)
-            found = at_ms if found < 0 else min(found, at_ms)
+            bounds = bounds_of(topic)
+            at_ms = held.next_ms(now_ms, &bounds) if held.heap.count else -1
+            if at_ms >= 0:
+                found = at_ms if found < 0 else min(found, at_ms)
         return found

@@ -30,6 +30,7 @@ class Topic:
         requires_delay: bool = False,
         delay_default_ms: int = -1,
         deliveries_per_s: int = -1,
+        delivery_spread_ms: int = 0,
     ) -> None: ...
     def mark_deleted(self) -> None: ...
 

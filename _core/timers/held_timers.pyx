@@ -1,11 +1,14 @@
-"""Due timers of one topic that is paused, or that delivers only so many a second.
+"""Due timers of one topic that is paused, or whose deliveries are bounded.
 
 They are in a heap, by due time, then by arrival: timers may be added in any order. They stay
 pending, but `DueQueue` no longer has them; `DueList` shows them.
 
-The pace is the generic cell rate algorithm (ITU-T I.371): a timer goes if the time at which it
-would go at an even pace is at most a burst of them ahead. The even pace is chosen so that it and
-the burst together never exceed the bound in any second.
+The bound of a second is kept by the generic cell rate algorithm (ITU-T I.371): a timer goes if the
+time at which it would go at an even pace is at most a burst of them ahead. The even pace is chosen
+so that it and the burst together never exceed the bound in any second.
+
+What is due at once is spread by a pace that is set anew with each timer that goes: the time until
+the last one must go, divided by the number that is held. None goes later than the spread says.
 
 Layer 0: no I/O, no clock.
 """
@@ -46,29 +49,44 @@ cdef class HeldTimers:
     cdef int add(self, const Timer* timer) except -1:
         if not heap_reserve(&self.pool, &self.heap, 1):
             raise MemoryError("cannot allocate a timer that is held back")
+        if self.heap.count == 0:
+            self.last_due_ms = timer.due_ms
+        self.last_due_ms = max(self.last_due_ms, timer.due_ms)
         heap_push(&self.heap, timer)
         return 0
 
     cdef void drop_first(self) noexcept:
         heap_drop_first(&self.pool, &self.heap)
 
-    cdef bint may_go(self, int64_t now_ms, int64_t per_s) noexcept:
+    cdef bint may_go(self, int64_t now_ms, const Bounds* bounds) noexcept:
+        return 0 <= self.next_ms(now_ms, bounds) <= now_ms
+
+    cdef void note_gone(self, int64_t now_ms, const Bounds* bounds) noexcept:
+        cdef int64_t now_ns = now_ms * NS_PER_MS
+        cdef int64_t left_ns = (self.last_due_ms + bounds.spread_ms) * NS_PER_MS - now_ns
+        if bounds.per_s > 0:
+            self.rate_ns = max(self.rate_ns, now_ns) + spacing_ns(bounds.per_s)
+        if bounds.spread_ms > 0:
+            self.spread_ns = max(self.spread_ns, now_ns) + max(left_ns, 0) // self.heap.count
+
+    cdef int64_t next_ms(self, int64_t now_ms, const Bounds* bounds) noexcept:
+        # Later than now if the clock was set back.
+        cdef int64_t first_ms = self.heap.timers[0].due_ms
+        cdef int64_t found = max(now_ms, first_ms)
+        if bounds.per_s == 0:
+            return -1
+        if bounds.per_s > 0:
+            found = max(found, self._next_by_rate_ms(now_ms, bounds.per_s))
+        if bounds.spread_ms > 0:
+            found = max(found, min(self.spread_ns // NS_PER_MS, first_ms + bounds.spread_ms))
+        return found
+
+    cdef int64_t _next_by_rate_ms(self, int64_t now_ms, int64_t per_s) noexcept:
         cdef int64_t spacing = spacing_ns(per_s)
         cdef int64_t ahead = burst_of(per_s) * spacing
-        if self.next_ns > now_ms * NS_PER_MS + ahead:
-            # The bound was lower, or the clock later.
-            self.next_ns = now_ms * NS_PER_MS + ahead
-        return self.next_ns - now_ms * NS_PER_MS <= ahead - spacing
-
-    cdef void note_gone(self, int64_t now_ms, int64_t per_s) noexcept:
-        self.next_ns = max(self.next_ns, now_ms * NS_PER_MS) + spacing_ns(per_s)
-
-    cdef int64_t next_ms(self, int64_t now_ms, int64_t per_s) noexcept:
-        cdef int64_t early_ns
-        if self.may_go(now_ms, per_s):
-            return now_ms
-        early_ns = self.next_ns - (burst_of(per_s) - 1) * spacing_ns(per_s)
-        return (early_ns + NS_PER_MS - 1) // NS_PER_MS
+        # It is later if the bound was lower, or the clock was set back.
+        self.rate_ns = min(self.rate_ns, now_ms * NS_PER_MS + ahead)
+        return (self.rate_ns - ahead + spacing + NS_PER_MS - 1) // NS_PER_MS
 
     cdef void sweep(self, CancelledTimers cancelled) noexcept:
         if self.sweep_end == 0:

@@ -202,7 +202,7 @@ class BrokerStatus:
         pending_timers: records that are not due yet.
         pending_timers_max: how many there may be.
         unreadable_timers: due records that the disk cannot read.
-        held_timers: due records that their topics hold back (delay.paused, delay.max.per.second).
+        held_timers: due records that their topics hold back (delay.paused and the like).
         next_due_at: no record is due earlier; None if none is pending.
         damage_count: damaged parts found since the start began.
         damage: the first of them.

@@ -84,8 +84,8 @@ def _status_fields(found: Any) -> list[tuple[str, object]]:
         fields.append(
             (
                 "HELD BACK",
-                f"{found['held_timers']} due records of topics with delay.paused or "
-                "delay.max.per.second",
+                f"{found['held_timers']} due records of topics with delay.paused, "
+                "delay.max.per.second or delay.spread.ms",
             )
         )
     count, count_max = found["pending_timers"], found["pending_timers_max"]

@@ -115,6 +115,12 @@ _CHOSEN: Final = (
         default=-1,
     ),
     TopicSetting(
+        "delay.spread.ms",
+        _LONG,
+        "delayed records that are due at once are delivered evenly over this time",
+        bounds=(0, 86_400_000),
+    ),
+    TopicSetting(
         "delay.timestamp",
         _STRING,
         "timestamp of a delivered record: the original one, or the due time",

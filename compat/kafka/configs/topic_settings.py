@@ -55,6 +55,8 @@ class TopicPolicy:
     """The delay of a record without a request; -1 if it has none."""
     deliveries_per_s: int
     """Delayed records delivered in any second at most; 0: none for now, -1: any number."""
+    delivery_spread_ms: int
+    """Delayed records that are due at once are delivered evenly over this time."""
     uses_due_time: bool
     """A delivered record has its due time, not its original timestamp."""
 
@@ -101,6 +103,7 @@ def read_topic_policy(settings: Mapping[str, str], config: Config) -> TopicPolic
             if settings.get("delay.paused") == "true"
             else int(settings.get("delay.max.per.second", -1))
         ),
+        delivery_spread_ms=int(settings.get("delay.spread.ms", 0)),
         uses_due_time=settings.get("delay.timestamp") == "due",
     )
 

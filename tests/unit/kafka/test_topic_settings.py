@@ -48,6 +48,7 @@ def test_every_setting_of_kafka_is_known() -> None:
         "delay.default",
         "delay.paused",
         "delay.max.per.second",
+        "delay.spread.ms",
         "delay.timestamp",
         "delay.max.ms",
         "delay.dialects",
@@ -153,6 +154,7 @@ def test_settings_mean_what_they_say() -> None:
         requires_delay=False,
         delay_default_ms=-1,
         deliveries_per_s=-1,
+        delivery_spread_ms=0,
         uses_due_time=False,
     )
     settings = {
@@ -164,6 +166,7 @@ def test_settings_mean_what_they_say() -> None:
         "delay.required": "true",
         "delay.default": "15m",
         "delay.max.per.second": "70",
+        "delay.spread.ms": "5000",
         "delay.timestamp": "due",
     }
     assert read_topic_policy(settings, CONFIG) == TopicPolicy(
@@ -175,6 +178,7 @@ def test_settings_mean_what_they_say() -> None:
         requires_delay=True,
         delay_default_ms=900_000,
         deliveries_per_s=70,
+        delivery_spread_ms=5000,
         uses_due_time=True,
     )
     settings["delay.paused"] = "true"

@@ -20,6 +20,7 @@ from tests.unit.timers.test_pending_timers import counted, items, listed, purge
 
 PAUSED = "delay.paused"
 RATE = "delay.max.per.second"
+SPREAD = "delay.spread.ms"
 
 
 def change(harness: BrokerHarness, name: str, value: str | None, *, topic: str = "t") -> None:
@@ -250,16 +251,90 @@ def test_a_topic_below_its_rate_is_on_time() -> None:
     assert {at: n for at, n in deliveries(harness, 10_000).items() if n} == due
 
 
-def test_a_lower_rate_and_a_clock_set_back_hold_nobody_for_long() -> None:
+def test_a_pace_that_was_slow_or_of_a_later_clock_holds_nobody_for_long() -> None:
     harness = with_topic()
     change(harness, RATE, "1")
     send(harness, 4)
-    assert sum(deliveries(harness, 2_500).values()) == 2
-    harness.clock.step_ms(-3_600_000)
-    assert harness.broker.next_wake_ms() - harness.clock.wall_ms() <= 1_000
+    harness.clock.step_ms(3_600_000)
+    assert sum(deliveries(harness, 1_500).values()) == 2
+    harness.clock.step_ms(-3_500_000)
+    # By the pace of the later clock the third would go after most of an hour.
+    assert harness.broker.next_wake_ms() <= harness.clock.wall_ms() + 1_000
     change(harness, RATE, "1000")
     assert sum(deliveries(harness, 10).values()) == 2
     assert harness.values() == values(4)
+
+
+@pytest.mark.parametrize(("count", "spread_ms"), [(7, 1_000), (100, 50), (2_000, 1_000)])
+def test_what_is_due_at_once_is_spread_evenly_and_in_order(count: int, spread_ms: int) -> None:
+    harness = with_topic()
+    change(harness, SPREAD, str(spread_ms))
+    due_ms = harness.clock.wall_ms() + 5_000
+    for first in range(0, count, 100):
+        headers = delay(due_ms - harness.clock.wall_ms())
+        numbers = range(first, min(first + 100, count))
+        records = [Record(b"%d" % number, headers=headers) for number in numbers]
+        assert harness.produce("t", 0, records).error == 0
+    found = deliveries(harness, 10_000)
+    assert sum(found.values()) == count
+    assert min(found) == due_ms
+    assert max(found) <= due_ms + spread_ms
+    # No tenth of the time has more than its share, and the timer at its edge.
+    step_ms = spread_ms // 10
+    for begin_ms in range(due_ms, due_ms + spread_ms, step_ms):
+        share = sum(n for at, n in found.items() if begin_ms <= at < begin_ms + step_ms)
+        assert abs(share - count / 10) <= max(2, count / spread_ms + 1)
+    assert harness.values() == values(count)
+
+
+def test_bursts_that_overlap_are_spread_together_and_none_is_later_than_its_time() -> None:
+    harness = with_topic()
+    change(harness, SPREAD, "1000")
+    begin_ms = harness.clock.wall_ms()
+    due = {}
+    for number in range(600):
+        delay_ms = (1_000, 1_500, 1_900)[number // 200]
+        headers = delay(begin_ms + delay_ms - harness.clock.wall_ms())
+        harness.produce("t", 0, [Record(b"%d" % number, headers=headers)])
+        due[number] = begin_ms + delay_ms
+    at = []
+    for at_ms, count in deliveries(harness, 10_000).items():
+        at += [at_ms] * count
+    assert all(due[number] <= at[number] <= due[number] + 1_000 for number in range(600))
+    assert max(at.count(at_ms) for at_ms in set(at)) <= 3
+    assert harness.values() == values(600)
+
+
+def test_a_lone_timer_of_a_topic_with_a_spread_is_on_time() -> None:
+    harness = with_topic()
+    change(harness, SPREAD, "10000")
+    for number in range(5):
+        harness.produce("t", 0, [Record(b"%d" % number, headers=delay(1_000 + 20_000 * number))])
+    begin_ms = harness.clock.wall_ms()
+    assert list(deliveries(harness, 100_000)) == [begin_ms + 1_000 + 20_000 * n for n in range(5)]
+
+
+def test_a_spread_and_a_rate_hold_together() -> None:
+    harness = with_topic()
+    change(harness, SPREAD, "1000")
+    change(harness, RATE, "10")
+    harness.produce("t", 0, [Record(b"%d" % number, headers=delay(100)) for number in range(50)])
+    found = deliveries(harness, 10_000)
+    assert sum(found.values()) == 50
+    assert most_in_a_second(found) == 10
+
+
+def test_nothing_that_is_held_comes_early_after_a_clock_set_back() -> None:
+    harness = with_topic()
+    change(harness, PAUSED, "true")
+    send(harness, 5)
+    harness.tick(2_000)
+    harness.clock.step_ms(-1_500)
+    change(harness, PAUSED, "false")
+    assert harness.deliver_all() == 0
+    assert harness.broker.next_wake_ms() == harness.clock.wall_ms() + 500
+    assert sum(deliveries(harness, 600).values()) == 5
+    assert harness.values() == values(5)
 
 
 def test_cold_timers_count_once() -> None:
@@ -301,6 +376,7 @@ class HeldBackMachine(RuleBasedStateMachine):
         self.delivered: dict[tuple[str, int], list[bytes]] = defaultdict(list)
         self.paused: set[str] = set()
         self.limited: set[str] = set()
+        self.spread_out: set[str] = set()
         self.number = 0
         for topic in self.topics:
             self.harness.create_topic(topic, 2)
@@ -343,6 +419,11 @@ class HeldBackMachine(RuleBasedStateMachine):
         change(self.harness, RATE, rate, topic=topic)
         (self.limited.discard if rate is None else self.limited.add)(topic)
 
+    @rule(topic=st.sampled_from("ab"), spread_ms=st.sampled_from([None, "5", "200"]))
+    def spread(self, topic: str, spread_ms: str | None) -> None:
+        change(self.harness, SPREAD, spread_ms, topic=topic)
+        (self.spread_out.discard if spread_ms is None else self.spread_out.add)(topic)
+
     @rule(duration_ms=st.integers(0, 400))
     def tick(self, duration_ms: int) -> None:
         self.harness.tick(duration_ms)
@@ -371,7 +452,7 @@ class HeldBackMachine(RuleBasedStateMachine):
             assert new == list(due)[: len(new)]
             if topic in self.paused:
                 assert not new
-            elif topic not in self.limited and is_complete:
+            elif topic not in self.limited | self.spread_out and is_complete:
                 assert len(new) == len(due)
             known += new
             del timers[: len(new)]
@@ -386,8 +467,10 @@ class HeldBackMachine(RuleBasedStateMachine):
         for topic in self.topics:
             change(self.harness, PAUSED, None, topic=topic)
             change(self.harness, RATE, None, topic=topic)
+            change(self.harness, SPREAD, None, topic=topic)
         self.paused.clear()
         self.limited.clear()
+        self.spread_out.clear()
         self.tick(1_000)
         assert self.harness.broker.pending_timers == 0
 
