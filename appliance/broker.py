@@ -55,6 +55,7 @@ from appliance.store.state.checkpointer import Checkpointer
 from appliance.store.state.flushed_mark import FlushedMark
 from appliance.system.clock import Clock
 from appliance.system.files import FileSystem
+from appliance.timer_moves import TimerMoves
 from appliance.topics import Topics
 from appliance.units import NS_PER_MS
 
@@ -183,6 +184,7 @@ class Broker:
             batch_size_max=config.delivery_batch_max_bytes,
         )
         self.timers = PendingTimers(store, self._deliver, self.clock)
+        self.timer_moves = TimerMoves(self._produce, self.timers, config, self.clock)
         self._scheduler = Scheduler(
             store.state.projections.due, self._deliver, chunk_records=config.delivery_chunk_records
         )

@@ -174,6 +174,22 @@ class PendingTimers:
         state, due_at, partition, _, _ = found
         return TimerState(cast(TimerStateName, state), due_at, partition)
 
+    def listed(self, topic: Topic, user_id: bytes) -> ListedTimer | None:
+        """Return the pending timer with that id in that topic; None if none is pending."""
+        found = self._projections.named_timer(topic, user_id)
+        if found is None or found[0] != "pending":
+            return None
+        _, due_at, partition, accept_pos, index = found
+        return due_at, accept_pos, index, topic.partitions[partition].handle
+
+    def is_still(self, topic: Topic, user_id: bytes, timer: ListedTimer) -> bool:
+        """Return whether a timer is still pending, and the one that an id of a topic names."""
+        return not topic.deleted and self.listed(topic, user_id) == timer
+
+    def find_partition(self, timer: ListedTimer) -> Partition | None:
+        """Return the partition of a timer; None if it is deleted."""
+        return self._projections.partitions[timer[3]]
+
     def named(self, name: str, user_id: bytes) -> tuple[str, int, int] | None:
         """Return (state, accept position, index) of the timer that an id of a topic names now."""
         topic = self._store.state.topics.find(name)

@@ -9,6 +9,7 @@ Layer 5.
 import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from types import UnionType
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote_to_bytes
@@ -30,6 +31,9 @@ USER_ID_SIZE_MAX_BYTES: Final = 255
 
 ADVANCE_MAX_MS: Final = 3_660 * MS_PER_DAY
 """Ten years, at a time."""
+
+DUE_MAX_MS: Final = 1 << 45
+"""Beyond any time that delay.max.ms allows."""
 
 SLICE_WORK: Final = 96
 """Steps through lists plus the partitions summed up, per turn of the loop: a millisecond."""
@@ -107,6 +111,7 @@ class Api:
             ),
             web.get(timer, self._when_ready(self._get_timer)),
             web.delete(timer, self._when_ready(self._cancel_timer)),
+            web.post(f"{timer}/reschedule", self._when_ready(self._reschedule_timer)),
             web.get("/api/v1/clock", self._when_ready(self._get_clock)),
             web.post(
                 "/api/v1/clock/advance",
@@ -212,6 +217,23 @@ class Api:
         if timer is None:
             return error_answer(404, f"there is no topic {topic!r}")
         return _cancelled(timer)
+
+    async def _reschedule_timer(self, request: web.Request) -> web.StreamResponse:
+        topic, user_id = _timer_of(request)
+        if user_id is None:
+            return _bad_id(request)
+        return await _with_body(_due_wanted, partial(self._move_timer, topic, user_id))(request)
+
+    async def _move_timer(self, topic: str, user_id: bytes, due_at: int | None) -> web.Response:
+        try:
+            timer, is_moved = await self._status.move_timer(topic, user_id, due_at)
+        except FindError as error:
+            return error_answer(_FIND_STATUS[error.reason], error.message)
+        except RequestError as error:
+            return error_answer(507, error.message)
+        if is_moved:
+            return _answer(timer)
+        return _refused(timer, f"too late to reschedule: the timer was {timer.state}")
 
     async def _list_timers(self, request: web.Request) -> web.Response:
         try:
@@ -373,6 +395,21 @@ def _purge_wanted(body: bytes) -> TimerSelection:
     )
 
 
+def _due_wanted(body: bytes) -> int | None:
+    """Return the due time that a body asks for, epoch ms; None for now.
+
+    Raises:
+        ValueError: the body says something else.
+    """
+    fields = _json_fields(body, ("due_at",))
+    due_at = fields.get("due_at", "")
+    if due_at is None:
+        return None
+    if not isinstance(due_at, int) or isinstance(due_at, bool) or not 0 <= due_at <= DUE_MAX_MS:
+        raise ValueError("due_at is neither null, for now, nor an instant in epoch ms")
+    return due_at
+
+
 def _advance_wanted(body: bytes) -> int:
     """Return by how many milliseconds a clock is advanced.
 
@@ -412,13 +449,16 @@ def _flag(body: bytes, name: str) -> bool:
 
 
 def _cancelled(timer: TimerState) -> web.Response:
-    match timer.state:
-        case "cancelled":
-            return _answer(timer)
-        case "delivered":
-            sentence, status = "too late to cancel: the timer was delivered", 409
-        case _:
-            sentence, status = "this topic has no timer with this id", 404
+    if timer.state == "cancelled":
+        return _answer(timer)
+    return _refused(timer, "too late to cancel: the timer was delivered")
+
+
+def _refused(timer: TimerState, sentence: str) -> web.Response:
+    """Answer that a timer cannot be changed, because of its state."""
+    status = 409
+    if timer.state == "unknown":
+        sentence, status = "this topic has no timer with this id", 404
     return web.json_response({"error": sentence, **_fields(timer)}, status=status)
 
 

@@ -25,7 +25,7 @@ from appliance.admin.status import (
 from appliance.admin.timer_listing import TimerListing
 from appliance.broker import Broker
 from appliance.config.config import Address
-from appliance.errors import ClockError, NotReadyError
+from appliance.errors import ClockError, FindError, NotReadyError
 from appliance.find import FindRequest
 from appliance.metrics import render
 from appliance.model import (
@@ -392,6 +392,14 @@ class LiveStatus:
         # Report no state that a power cut could still undo.
         await pump.durable(self._broker.wrote_pos)
         return state
+
+    async def move_timer(
+        self, topic: str, user_id: bytes, due_at: int | None
+    ) -> tuple[TimerState, bool]:
+        found = self._broker.topics.find(topic)
+        if found is None:
+            raise FindError("unknown", f"there is no topic {topic!r}")
+        return await self._listing.move_timer(self._serving.pump, found, user_id, due_at)
 
     async def list_timers(self, request: TimerListRequest) -> str:
         return await self._listing.list_timers(self._serving.pump, request)

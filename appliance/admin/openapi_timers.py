@@ -135,6 +135,33 @@ _PURGE_PATH: Final[dict[str, Any]] = {
     },
 }
 
+_RESCHEDULE_PATH: Final[dict[str, Any]] = {
+    "parameters": [TOPIC_NAME, _ID_PARAMETER],
+    "post": {
+        "operationId": "rescheduleTimer",
+        "summary": "give a pending delayed record another due time, or deliver it now",
+        "description": "As if its producer had sent the record again with the id and another time: "
+        "it is delivered once, by the new time or, if that came first, by the old one.",
+        "requestBody": body(
+            due_at={**MAYBE_INSTANT, "description": "the new due time; null to deliver it now"},
+        ),
+        "responses": {
+            "200": json_of("it is durably rescheduled, or delivered", ref("Timer")),
+            "400": error("the id, the body or the due time is something else"),
+            "403": error("the request comes from a web page of another origin"),
+            "404": json_of(
+                "there is no such topic or timer, or its record cannot be read",
+                {"oneOf": [ref("Error"), ref("NotCancelled")]},
+            ),
+            "409": json_of("too late: it was delivered or cancelled", ref("NotCancelled")),
+            "413": error("the body is too large"),
+            "415": error("the body is not of the type application/json"),
+            "503": NOT_READY,
+            "507": error("the disk is full"),
+        },
+    },
+}
+
 TIMER_SCHEMAS: Final[dict[str, Any]] = {
     "Timer": object_of(**_TIMER),
     "NotCancelled": object_of(error=TEXT, **_TIMER),
@@ -160,4 +187,5 @@ TIMER_PATHS: Final[dict[str, Any]] = {
     "/api/v1/timers/counts": _COUNTS_PATH,
     "/api/v1/timers/purge": _PURGE_PATH,
     "/api/v1/topics/{topic}/timers/{id}": _TIMER_PATH,
+    "/api/v1/topics/{topic}/timers/{id}/reschedule": _RESCHEDULE_PATH,
 }

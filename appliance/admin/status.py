@@ -347,6 +347,24 @@ class StatusSource(Protocol):
             user_id: 1 to 255 bytes of any kind.
         """
 
+    async def move_timer(
+        self, topic: str, user_id: bytes, due_at: int | None
+    ) -> tuple[TimerState, bool]:
+        """Give a pending timer another due time, and return its state once that is durable.
+
+        Args:
+            topic: any text.
+            user_id: 1 to 255 bytes of any kind.
+            due_at: epoch ms; None to deliver it now.
+
+        Returns:
+            Its state, and whether it was moved.
+
+        Raises:
+            FindError: there is no such topic, or the timer cannot have this due time.
+            RequestError: the disk is full.
+        """
+
     async def cancel_timer(self, topic: str, user_id: bytes) -> TimerState | None:
         """Cancel a pending timer, and return its state once that is durable.
 

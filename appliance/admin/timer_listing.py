@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
+from _core.queue.partition import Topic
 from appliance.admin.queries import Fields
 from appliance.broker import Broker
 from appliance.errors import FindError, NotReadyError
 from appliance.find import LIMIT_DEFAULT, LIMIT_MAX, for_json, until
+from appliance.model import TimerState
 from appliance.offline.frame_items import Item
 from appliance.pending_timers import (
     INTERVALS_DEFAULT,
@@ -162,6 +164,40 @@ class TimerListing:
             after = read[-1][0][:3]
             await pump.durable(self._broker.wrote_pos)
         return PurgedTimers(cancelled, left)
+
+    async def move_timer(
+        self, pump: Pump, topic: Topic, user_id: bytes, due_ms: int | None
+    ) -> tuple[TimerState, bool]:
+        """Give a pending timer another due time, and return its state once that is durable.
+
+        Args:
+            pump: of the broker.
+            topic: its topic.
+            user_id: 1 to 255 bytes.
+            due_ms: epoch ms; None to deliver it now.
+
+        Returns:
+            Its state, and whether it was moved; False if no timer with that id is pending.
+
+        Raises:
+            DiskFullError, FindError: as `TimerMoves.move`.
+            NotReadyError: the broker is stopping.
+        """
+        timers, moves = self._broker.timers, self._broker.timer_moves
+        pump.release.check()
+        moves.check(topic, due_ms)
+        is_moved = False
+        # It is read again only if its producer replaced it meanwhile.
+        while not is_moved and (timer := timers.listed(topic, user_id)) is not None:
+            await pump.durable(self._broker.wrote_pos)
+            (item,) = await self._read(pump, [timer], has_values=True)
+            if "problem" in item:
+                raise FindError("gone", item["problem"])
+            pump.release.check()
+            is_moved = moves.move(topic, user_id, timer, item, due_ms)
+        state = timers.state(topic, user_id)
+        await pump.durable(self._broker.wrote_pos)
+        return state, is_moved
 
     async def count_timers(self, pump: Pump, request: TimerCountRequest) -> TimerCounts:
         """Answer a request.

@@ -56,6 +56,8 @@ Examples:
   latermq timers forecast orders --step 1m --intervals 30
   latermq timers show orders order-17
   latermq timers cancel orders order-17
+  latermq timers reschedule orders order-18 --to 2h
+  latermq timers deliver-now orders order-19
   latermq timers purge orders --to 1h --yes
   latermq timers pause orders                        due records wait until timers resume
 
@@ -216,6 +218,41 @@ def cancel_timer(
     else:
         complain(f"nothing was cancelled: {_timer_line(timer_id, found)}")
     if found["state"] != "cancelled":
+        raise usage.Exit(EXIT_NOT_CANCELLED)
+
+
+@app.command("reschedule")
+def reschedule_timer(
+    topic: TopicName,
+    timer_id: TimerId,
+    to: Annotated[str, usage.Option(metavar="INSTANT", help="The new due time, or 10m from now.")],
+    admin: Admin = DEFAULT_ADMIN,
+    json: Json = False,
+) -> None:
+    """Give a delayed record another due time. Exit status 1 if it is no longer pending."""
+    due_ms = read_ahead("--to", to, SystemClock().wall_ms())
+    _reschedule(topic, timer_id, due_ms, admin, json=json)
+
+
+@app.command("deliver-now")
+def deliver_now(
+    topic: TopicName, timer_id: TimerId, admin: Admin = DEFAULT_ADMIN, json: Json = False
+) -> None:
+    """Deliver a delayed record now. Exit status 1 if it is no longer pending."""
+    _reschedule(topic, timer_id, None, admin, json=json)
+
+
+def _reschedule(topic: str, timer_id: str, due_ms: int | None, admin: str, *, json: bool) -> None:
+    found = admin_client.post(
+        admin, "topics", topic, "timers", to_bytes(timer_id), "reschedule", body={"due_at": due_ms}
+    )
+    if json:
+        print_json(found)
+    elif "error" in found:
+        complain(f"{printable(timer_id)}: {found['error']}")
+    else:
+        print_line(_timer_line(timer_id, found))
+    if "error" in found:
         raise usage.Exit(EXIT_NOT_CANCELLED)
 
 

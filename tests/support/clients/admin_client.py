@@ -211,6 +211,18 @@ class Status:
             return self.timers[topic][user_id]
         return timer
 
+    async def move_timer(
+        self, topic: str, user_id: bytes, due_at: int | None
+    ) -> tuple[TimerState, bool]:
+        timer = await self.timer_state(topic, user_id)
+        if timer is None:
+            raise FindError("unknown", f"there is no topic {topic!r}")
+        if timer.state != "pending":
+            return timer, False
+        state = TimerState("pending" if due_at else "delivered", due_at, timer.partition)
+        self.timers[topic][user_id] = state
+        return state, True
+
     def clock(self) -> ClockStatus:
         return ClockStatus("virtual", 1, 0)
 

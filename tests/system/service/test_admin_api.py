@@ -207,6 +207,7 @@ ADVANCE: Final = "/api/v1/clock/advance"
 PURGE: Final = "/api/v1/timers/purge"
 TIMERS: Final = "/api/v1/timers"
 CLEANUP: Final = "/api/v1/cleanup"
+NOW: Final = b'{"due_at": null}'
 JSON: Final = {"Content-Type": "application/json"}
 FOREIGN: Final = {"Origin": "http://evil.example"}
 
@@ -261,6 +262,22 @@ CASES: Final = (
     Case("DELETE", TIMER + "d", 409),
     Case("DELETE", TIMER + "p", 503, starting),
     Case("DELETE", TIMER + "p", 507, full_disk),
+    Case("POST", TIMER + "p/reschedule", 200, headers=JSON, body=b'{"due_at": 1893456000000}'),
+    Case("POST", TIMER + "p/reschedule", 200, headers=JSON, body=b'{"due_at": null}'),
+    Case("POST", TIMER + "c/reschedule", 409, headers=JSON, body=NOW),
+    Case("POST", TIMER + "d/reschedule", 409, headers=JSON, body=NOW),
+    Case("POST", TIMER + "unheard-of/reschedule", 404, headers=JSON, body=NOW),
+    Case("POST", "/api/v1/topics/nowhere/timers/p/reschedule", 404, headers=JSON, body=NOW),
+    Case("POST", TIMER + "%zz/reschedule", 400, headers=JSON, body=NOW),
+    Case("POST", TIMER + "p/reschedule", 403, headers=JSON | FOREIGN, body=NOW),
+    Case("POST", TIMER + "p/reschedule", 413, headers=JSON, body=b" " * 5_000),
+    Case("POST", TIMER + "p/reschedule", 415, body=NOW),
+    Case("POST", TIMER + "p/reschedule", 503, starting, headers=JSON, body=NOW),
+    Case("POST", TIMER + "p/reschedule", 507, full_disk, headers=JSON, body=NOW),
+    *(
+        Case("POST", TIMER + "p/reschedule", 400, headers=JSON, body=body)
+        for body in (b"{}", b'{"due_at": "1h"}', b'{"due_at": true}', b'{"due_at": -1}', b"[]")
+    ),
     Case("POST", CLEANUP, 200, headers=JSON, body=b"{}"),
     Case("POST", CLEANUP, 200, headers=JSON, body=b'{"before_at": 1, "dry_run": true}'),
     Case("POST", CLEANUP, 400, headers=JSON, body=b'{"before": 1}'),

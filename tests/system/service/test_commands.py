@@ -389,6 +389,29 @@ def test_pending_timers_are_purged(latermq: CommandLine, topic: str) -> None:
     assert "no topic" in latermq.fails("timers purge nowhere --yes")
 
 
+def test_a_delayed_record_is_rescheduled_and_delivered_now(
+    latermq: CommandLine, topic: str
+) -> None:
+    latermq.ok(f"send {topic} first --delay 1h --id a/b")
+    latermq.ok(f"send {topic} second --delay 1h --id 2 --key k")
+    moved = latermq.ok(f"timers reschedule {topic} a/b --to 2030-01-01T00:00:00Z --json").json()
+    assert moved["state"] == "pending"
+    assert moved == latermq.ok(f"timers show {topic} a/b --json").json()
+    assert "due 2030-01-01" in latermq.ok(f"timers show {topic} a/b").stdout
+    assert latermq.ok(f"timers deliver-now {topic} 2").stdout.startswith("2: delivered")
+    assert [value for _, _, value in shown(latermq, f"tail {topic}")] == ["second"]
+    assert latermq.ok(f"timers list {topic}").stdout.count("a/b") == 1
+    assert latermq.ok(f"timers deliver-now {topic} a/b").stdout.startswith("a/b: delivered")
+    assert "was delivered" in latermq.fails(f"timers deliver-now {topic} a/b")
+    assert "no timer with this id" in latermq.fails(f"timers reschedule {topic} c --to 1h")
+    assert "no topic" in latermq.fails("timers reschedule nowhere c --to 1h")
+    latermq.ok(f"send {topic} third --delay 1h --id c")
+    assert "delay.max.ms" in latermq.fails(f"timers reschedule {topic} c --to 9000d")
+    assert "--to" in latermq.fails(f"timers reschedule {topic} c --to soon", 2)
+    latermq.ok(f"timers cancel {topic} c")
+    assert "was cancelled" in latermq.fails(f"timers reschedule {topic} c --to 1h")
+
+
 def test_a_topic_is_paused_and_goes_on(latermq: CommandLine, topic: str) -> None:
     assert "paused" in latermq.ok(f"timers pause {topic}").stdout
     lines = b"".join(b"%d\n" % number for number in range(300))
