@@ -29,7 +29,7 @@ from appliance.pair.slave_front import SlaveFront
 from appliance.pair.slave_role import Outcome, SlaveRole
 from appliance.pump import Pump
 from appliance.routes import Member, Routes
-from appliance.system import listening
+from appliance.system import collector, listening
 from appliance.system.allocator import (
     FreeMemoryPolicy,
     give_back_free_memory,
@@ -148,6 +148,8 @@ class Service:
         """What the ready line says of the address for a slave."""
         self.was_ready = False
         """The service manager knows this process as ready; a service that starts again is, too."""
+        self.is_second = False
+        """Objects of an earlier service of this process may be frozen."""
         self.must_start_again = False
         """A new service goes on in this process: the log was cut, or the role changed."""
         self.tried: frozenset[tuple[int, int]] = frozenset()
@@ -213,9 +215,8 @@ class Service:
             self._status.serves(kafka, GroupsStatus(kafka.groups), admin_address)
             if self._slave is not None:
                 self._slave.serves()
-            # Objects alive now stay alive: exempt them from garbage collection.
-            gc.collect()
-            gc.freeze()
+            # Objects alive now stay alive. Those of an earlier role of this process are freed.
+            collector.freeze(searches_all=self.is_second)
             # On a busy machine, lateness is time spent waiting for a processor.
             if not set_priority(self._config.process_priority):
                 _log.info(
@@ -490,8 +491,12 @@ class Service:
     async def _tend_memory(self) -> None:
         """Give memory that was freed back to the system, once the broker is calm again."""
         policy = FreeMemoryPolicy(self._clock.monotonic_ns() // NS_PER_MS, anonymous_bytes())
+        freezer = collector.PartitionFreezer()
         while True:
             await asyncio.sleep(MEMORY_INTERVAL_S)
+            action = freezer.step(*self._broker.topics.partition_totals())
+            if action is not None:
+                collector.freeze(searches_all=action == "search")
             if policy.step(self._clock.monotonic_ns() // NS_PER_MS, anonymous_bytes()):
                 await asyncio.to_thread(give_back_free_memory)
 
@@ -565,6 +570,7 @@ def run(config: Config, *, accepts_loss: bool = False, is_alone: bool = False) -
                 )
                 is_alone = False  # what happens later is not what the operator spoke of
                 service.was_ready, service.tried = is_ready, tried
+                service.is_second = is_ready
                 runner.run(service.run())
                 must_start, is_ready = service.must_start_again, service.was_ready
                 is_continued, tried = service.is_continued, service.tried

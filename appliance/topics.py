@@ -56,6 +56,10 @@ class Topics:
         """The topic with that id."""
         return self._projections.topics_by_uuid.get(uuid.bytes)
 
+    def partition_totals(self) -> tuple[int, int]:
+        """Return how many partitions this process made, and how many of them it removed."""
+        return len(self._projections.partitions), self._projections.partitions_removed
+
     @property
     def changes(self) -> ChangePositions:
         """Where the log ended after the last change of each topic, by name."""

@@ -31,6 +31,7 @@ cdef class Projections:
     cdef readonly int64_t timers_cancelled
     cdef readonly int64_t timers_replaced
     cdef readonly int64_t timers_delivered
+    cdef readonly int64_t partitions_removed      # in this process
     cdef readonly int64_t held_bytes
     cdef public TimerMemtable memtable
     cdef DueCharges canceller         # of the client whose batch is applied; may be None

@@ -24,6 +24,7 @@ class Projections:
     timers_cancelled: int
     timers_replaced: int
     timers_delivered: int
+    partitions_removed: int
     held_bytes: int
     applied_pos: int
     first_known_pos: int

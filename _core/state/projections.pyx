@@ -116,6 +116,7 @@ cdef class Projections:
             self.due.forget_partition(partition.handle)
             self.producers.forget_partition(partition.handle)
             self.partitions[partition.handle] = None
+            self.partitions_removed += 1
         self.ids.forget_topic(topic.topic_id)
         del self.topics_by_name[topic.name_bytes]
         del self.topics_by_id[topic.topic_id]
