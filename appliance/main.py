@@ -91,6 +91,7 @@ def configure_topic(topic: Topic, config: Config) -> None:
         requires_delay=policy.requires_delay,
         deliveries_per_s=policy.deliveries_per_s,
         delivery_spread_ms=policy.delivery_spread_ms,
+        pending_max=policy.pending_timers_max,
         delay_default_ms=policy.delay_default_ms,
         log_append_time=policy.uses_append_time,
         due_timestamp=policy.uses_due_time,

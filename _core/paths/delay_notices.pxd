@@ -8,6 +8,7 @@ from _core.queue.partition cimport Partition
 cdef enum QuotaReason:
     QUOTA_FULL = 0            # of all
     QUOTA_ADDRESS             # of one address
+    QUOTA_TOPIC               # of one topic
     QUOTA_COUNT
 
 cdef class DelayNotice:

@@ -12,7 +12,7 @@ from _core.paths.delay_split import REASONS as _REASONS
 from _core.queue.partition cimport Partition
 
 # By QuotaReason.
-QUOTA_REASONS = ("full", "address")
+QUOTA_REASONS = ("full", "address", "topic")
 
 # Kept until somebody takes them.
 NOTICES_MAX = 32

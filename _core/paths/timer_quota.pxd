@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t
 from _core.bytes.batch cimport Batch
 from _core.paths.delay_notices cimport DelayNotices
 from _core.paths.delay_split cimport BatchSplitter
-from _core.queue.partition cimport Partition
+from _core.queue.partition cimport Partition, Topic
 from _core.state.projections cimport Projections
 from _core.timers.due_charges cimport DueCharges
 
@@ -20,6 +20,11 @@ cdef class TimerQuota:
     )
     # Charges the timers of a batch that is appended now, and credits those that it cancels.
     cdef int charge(self, BatchSplitter s, int64_t now_ms) except -1
+    cdef bint _exceeds_topic(self, Topic topic, int64_t added) except -1
+    cdef int64_t _pending_of(self, Topic topic) except -1
+    cdef str _refuse(
+        self, Partition partition, const Batch* b, int reason, str message, DelayNotices delays
+    )
     cdef int64_t _new_count(self, Partition partition, BatchSplitter s) noexcept nogil
     cdef int64_t _own_count(self, int64_t now_ms, int64_t pending) except -1
     cdef int _forget_some(self, int64_t now_ms) except -1

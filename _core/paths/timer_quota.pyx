@@ -6,7 +6,8 @@
 
 Only records that are held count: those that replace a pending one take no room. While no more than
 half of the limit is used, everything is admitted, whoever asks. Beyond that, one address may have
-half of what the others leave of the limit: then everybody finds room who has none.
+half of what the others leave of the limit: then everybody finds room who has none. A topic may have
+a limit of its own, which is looked at first.
 
 What an address has is an estimate (`due_charges`), at most all that is pending. Timers that a start
 has found, and those of addresses that were forgotten, are nobody's. Memory is bounded: ACCOUNTS_MAX
@@ -20,11 +21,14 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from _core.bytes.batch cimport Batch
 from _core.bytes.layout cimport TIMER_AT_ID_POS, TIMER_AT_ID_SIZE, TIMER_ENTRY_SIZE
 from _core.bytes.octets cimport load_u32
-from _core.paths.delay_notices cimport QUOTA_ADDRESS, QUOTA_FULL, DelayNotices
+from _core.paths.delay_notices cimport (
+    QUOTA_ADDRESS, QUOTA_FULL, QUOTA_TOPIC, DelayNotices,
+)
 from _core.paths.delay_split cimport BatchSplitter
-from _core.queue.partition cimport Partition
+from _core.queue.partition cimport Partition, Topic
 from _core.state.projections cimport Projections
 from _core.timers.due_charges cimport DueCharges
+from _core.timers.due_queue cimport DueQueue
 from _core.timers.id_index cimport PENDING, NamedTimer
 
 # Addresses whose timers are charged, 4 KiB each.
@@ -63,8 +67,17 @@ cdef class TimerQuota:
         DelayNotices delays
     ):
         cdef int64_t pending = self.projections.due.pending
+        cdef Topic topic = partition.topic
         cdef int64_t added, own
         cdef int reason
+        if self._exceeds_topic(topic, s.timer_count):
+            added = self._new_count(partition, s)
+            if added and self._exceeds_topic(topic, added):
+                message = (
+                    f"{self._pending_of(topic)} delayed records of {topic.name} are pending, "
+                    f"{added} more would exceed its delay.pending.max = {topic.pending_max}"
+                )
+                return self._refuse(partition, b, QUOTA_TOPIC, message, delays)
         if pending + s.timer_count <= self.count_max >> 1:
             return None
         added = self._new_count(partition, s)
@@ -86,10 +99,30 @@ cdef class TimerQuota:
                 f"with {added} more it would have over half of what others leave of "
                 f"limits.pending_timers_max = {self.count_max}"
             )
+        return self._refuse(partition, b, reason, message, delays)
+
+    cdef str _refuse(
+        self, Partition partition, const Batch* b, int reason, str message, DelayNotices delays
+    ):
         delays.refuse_timers(partition, reason, message)
         if b.producer_id >= 0 and self.await_again is not None:
             self.await_again(partition.handle, b.producer_id, b.base_sequence)
         return message
+
+    cdef bint _exceeds_topic(self, Topic topic, int64_t added) except -1:
+        """Whether a topic with a limit of its own would have too many timers."""
+        return added and topic.pending_max >= 0 and (
+            self._pending_of(topic) + added > topic.pending_max
+        )
+
+    cdef int64_t _pending_of(self, Topic topic) except -1:
+        cdef DueQueue due = self.projections.due
+        cdef int64_t count = 0
+        cdef Partition partition
+        for partition in topic.partitions:
+            if partition.handle < due.partition_capacity:
+                count += due.partition_pending[partition.handle]
+        return count
 
     cdef int64_t _new_count(self, Partition partition, BatchSplitter s) noexcept nogil:
         """Timers of the batch that replace no pending one; at least as many as become pending."""

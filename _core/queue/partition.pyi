@@ -31,6 +31,7 @@ class Topic:
         delay_default_ms: int = -1,
         deliveries_per_s: int = -1,
         delivery_spread_ms: int = 0,
+        pending_max: int = -1,
     ) -> None: ...
     def mark_deleted(self) -> None: ...
 

@@ -63,14 +63,14 @@ cdef class Topic:
         self.topic_id = topic_id
         self.settings = settings
         self.partitions = []
-        self.declared_in = self.deliveries_per_s = -1
+        self.declared_in = self.deliveries_per_s = self.pending_max = -1
         self.waiters = {}
 
     def configure(
         self, *, bint reads_delay_headers, bint passes_invalid_delays, bint log_append_time,
         bint due_timestamp, int64_t batch_size_max, int64_t delay_max_ms,
         bint requires_delay=False, int64_t delay_default_ms=-1, int64_t deliveries_per_s=-1,
-        int64_t delivery_spread_ms=0
+        int64_t delivery_spread_ms=0, int64_t pending_max=-1
     ):
         """Set the settings that the hot paths read.
 
@@ -86,6 +86,7 @@ cdef class Topic:
             delay_default_ms: delay of a record without a request, ms; -1 if it has none.
             deliveries_per_s: delayed records delivered in any second at most; 0 if none is
                 delivered for now, -1 for any number.
+            pending_max: delayed records that may be pending; -1 for any number.
             delivery_spread_ms: time over which delayed records that are due at once are spread, ms.
         """
         self.reads_delay_headers = reads_delay_headers
@@ -98,6 +99,7 @@ cdef class Topic:
         self.delay_default_ms = delay_default_ms
         self.deliveries_per_s = deliveries_per_s
         self.delivery_spread_ms = delivery_spread_ms
+        self.pending_max = pending_max
         self.bounds_deliveries = deliveries_per_s >= 0 or delivery_spread_ms > 0
 
     def mark_deleted(self):

@@ -121,6 +121,13 @@ _CHOSEN: Final = (
         bounds=(0, 86_400_000),
     ),
     TopicSetting(
+        "delay.pending.max",
+        _LONG,
+        "delayed records that may be pending, clients send further ones again; -1: any number",
+        bounds=(-1, 1_000_000_000),
+        default=-1,
+    ),
+    TopicSetting(
         "delay.timestamp",
         _STRING,
         "timestamp of a delivered record: the original one, or the due time",

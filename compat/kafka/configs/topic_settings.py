@@ -57,6 +57,8 @@ class TopicPolicy:
     """Delayed records delivered in any second at most; 0: none for now, -1: any number."""
     delivery_spread_ms: int
     """Delayed records that are due at once are delivered evenly over this time."""
+    pending_timers_max: int
+    """Delayed records that may be pending; -1: any number."""
     uses_due_time: bool
     """A delivered record has its due time, not its original timestamp."""
 
@@ -104,6 +106,7 @@ def read_topic_policy(settings: Mapping[str, str], config: Config) -> TopicPolic
             else int(settings.get("delay.max.per.second", -1))
         ),
         delivery_spread_ms=int(settings.get("delay.spread.ms", 0)),
+        pending_timers_max=int(settings.get("delay.pending.max", -1)),
         uses_due_time=settings.get("delay.timestamp") == "due",
     )
 

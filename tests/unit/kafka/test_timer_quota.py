@@ -16,6 +16,7 @@ from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.configs import small_config
 from tests.support.values.raw_batch import Raw, make_batch
 from tests.support.values.record_requests import produce_request
+from tests.support.values.topic_requests import DELETE, SET, change_settings
 
 MAX: Final = 64
 STORAGE: Final = ErrorCode.kafka_storage_error
@@ -102,6 +103,44 @@ def test_the_limit_of_all_is_exact() -> None:
     assert client.harness.tick(10) == 1
     assert send(client, "::4", held()) == 0
     assert pending(client) == MAX
+
+
+def test_a_topic_has_a_limit_of_its_own_for_all_its_partitions() -> None:
+    client = quota_client()
+    assert change_settings(client, "t", ("delay.pending.max", SET, "5")) == 0
+    client.harness.create_topic("u")
+    for partition in (0, 1, 0, 1):
+        part = client.produce("t", partition, make_batch([held(user_id=b"%d" % pending(client))]))
+        assert part.error_code == 0
+    part = client.produce("t", 0, make_batch([held(), held()]))
+    assert part.error_code == STORAGE
+    assert "4 delayed records of t are pending, 2 more" in part.error_message
+    assert "delay.pending.max = 5" in part.error_message
+    assert send(client, FIRST, held()) == 0
+    # A timer that replaces one, a cancel, what is due now, and other topics need no room.
+    assert send(client, FIRST, held()) == STORAGE
+    assert send(client, FIRST, held(user_id=b"1"), Raw(b"now"), held(0)) == 0
+    assert client.produce("u", 0, make_batch([held()] * 9)).error_code == 0
+    assert send(client, FIRST, cancel(b"2")) == 0
+    assert send(client, FIRST, held()) == 0
+    assert client.session.produce.delays.refused["topic"] == 2
+
+
+def test_a_limit_of_a_topic_can_be_lowered_below_what_is_pending_and_outlives_the_broker() -> None:
+    client = quota_client()
+    assert send(client, FIRST, *[held(MS_PER_HOUR)] * 6) == 0
+    assert change_settings(client, "t", ("delay.pending.max", SET, "2")) == 0
+    client = reconnected(client)
+    assert pending(client) == 6
+    assert send(client, FIRST, held()) == STORAGE
+    assert send(client, FIRST, Raw(b"now")) == 0
+    assert client.harness.tick(MS_PER_HOUR) == 6
+    assert send(client, FIRST, held(), held()) == 0
+    assert send(client, FIRST, held()) == STORAGE
+    assert change_settings(client, "t", ("delay.pending.max", DELETE, None)) == 0
+    assert send(client, FIRST, held()) == 0
+    assert change_settings(client, "t", ("delay.pending.max", SET, "0")) == 0
+    assert send(client, FIRST, held(user_id=b"a")) == STORAGE
 
 
 def test_what_is_cancelled_by_its_own_batch_counts_until_then() -> None:

@@ -49,6 +49,7 @@ def test_every_setting_of_kafka_is_known() -> None:
         "delay.paused",
         "delay.max.per.second",
         "delay.spread.ms",
+        "delay.pending.max",
         "delay.timestamp",
         "delay.max.ms",
         "delay.dialects",
@@ -155,6 +156,7 @@ def test_settings_mean_what_they_say() -> None:
         delay_default_ms=-1,
         deliveries_per_s=-1,
         delivery_spread_ms=0,
+        pending_timers_max=-1,
         uses_due_time=False,
     )
     settings = {
@@ -167,6 +169,7 @@ def test_settings_mean_what_they_say() -> None:
         "delay.default": "15m",
         "delay.max.per.second": "70",
         "delay.spread.ms": "5000",
+        "delay.pending.max": "9",
         "delay.timestamp": "due",
     }
     assert read_topic_policy(settings, CONFIG) == TopicPolicy(
@@ -179,6 +182,7 @@ def test_settings_mean_what_they_say() -> None:
         delay_default_ms=900_000,
         deliveries_per_s=70,
         delivery_spread_ms=5000,
+        pending_timers_max=9,
         uses_due_time=True,
     )
     settings["delay.paused"] = "true"
