@@ -1,4 +1,4 @@
-"""Idempotent producers of three clients through a promotion: no duplicate, no gap, in order.
+"""Idempotent producers of three clients through a promotion and a hand-over: each record once.
 
 They know a common address that moves, or the addresses of both nodes.
 """
@@ -23,6 +23,7 @@ from tests.system.kill9.idempotent_senders import (
 )
 from tests.system.kill9.workload import create_topics
 from tests.system.replication.nodes import Node, ProxyThread, until
+from tests.system.replication.test_hand_over import hand_over, make_pair
 from tests.system.replication.test_promotion import stop_and_check
 
 COUNT: Final = 300
@@ -73,6 +74,24 @@ def test_producers_that_know_the_address_of_the_slave_alone_find_the_master(
     go_through_a_promotion(pair, shell, pair[1].kafka, lambda: None)
 
 
+def test_producers_of_three_clients_go_on_through_two_hand_overs(
+    make_node: Callable[..., Node], shell: CommandLine
+) -> None:
+    one, two = make_pair(make_node, "sync")
+    create_topics(one.kafka)
+    senders = start_senders(f"{one.kafka},{two.kafka}")
+    try:
+        await_more(senders)
+        for old, new in ((one, two), (two, one)):
+            hand_over(old, new, shell)
+            await_more(senders)
+    finally:
+        for sender in senders:
+            sender.stop()
+    check(senders, one)
+    stop_and_check(shell, two, one)
+
+
 def go_through_a_promotion(
     pair: tuple[Node, Node], shell: CommandLine, address: str, move: Callable[[], None]
 ) -> None:
@@ -89,10 +108,7 @@ def go_through_a_promotion(
     one.start()
     two.await_caught_up()
     create_topics(one.kafka)
-    clients = (by_confluent, by_kafka_python, by_aiokafka)
-    senders = [Sender(client(address, index)) for index, client in enumerate(clients)]
-    for sender in senders:
-        sender.start()
+    senders = start_senders(address)
     try:
         await_more(senders)
         one.kill()
@@ -104,11 +120,25 @@ def go_through_a_promotion(
     finally:
         for sender in senders:
             sender.stop()
+    check(senders, two)
+    stop_and_check(shell, two)
+
+
+def start_senders(address: str) -> list[Sender]:
+    """Start a producer of each client, each with a partition of its own."""
+    clients = (by_confluent, by_kafka_python, by_aiokafka)
+    senders = [Sender(client(address, index)) for index, client in enumerate(clients)]
+    for sender in senders:
+        sender.start()
+    return senders
+
+
+def check(senders: list[Sender], master: Node) -> None:
+    """Each has an outcome, and its partition each record once and in order."""
     for index, sender in enumerate(senders):
         assert not sender.is_alive(), f"{sender.name} has no outcome after {LIMIT_S} s"
         assert sender.error is None, f"{sender.name}: {sender.error!r}"
-        assert read_partition(two.kafka, index) == list(range(sender.count)), sender.name
-    stop_and_check(shell, two)
+        assert read_partition(master.kafka, index) == list(range(sender.count)), sender.name
 
 
 def await_more(senders: list[Sender]) -> None:

@@ -1,7 +1,8 @@
-"""The Java client with its default settings, through the promotion of a slave by itself."""
+"""The Java client with its default settings, through hand-overs and a promotion by itself."""
 
 import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -11,11 +12,10 @@ from tests.support.clients.client_runs import JAVA
 from tests.support.clients.client_setup import ClientMissingError, find
 from tests.support.harness.command_line import CommandLine
 from tests.support.harness.etcd_server import ETCD
+from tests.system.replication import test_hand_over
 from tests.system.replication.etcd_pair import MakePair
-from tests.system.replication.nodes import until
+from tests.system.replication.nodes import Node, until
 from tests.system.replication.test_promotion import TOPIC, read_all, stop_and_check
-
-pytestmark = pytest.mark.skipif(ETCD is None, reason="no etcd here: apt install etcd-server")
 
 PROGRAM: Final = Path(__file__).with_name("java") / "Sender.java"
 COUNT: Final = 300
@@ -91,15 +91,38 @@ class JavaSender:
             self._join()
 
 
+def start_sender(one: Node, two: Node) -> JavaSender:
+    """Start the program with the addresses of both nodes."""
+    try:
+        return JavaSender(f"{one.kafka},{two.kafka}")
+    except ClientMissingError as error:
+        pytest.skip(str(error))
+
+
+def test_the_java_client_goes_on_through_two_hand_overs(
+    make_node: Callable[..., Node], shell: CommandLine
+) -> None:
+    one, two = test_hand_over.make_pair(make_node, "sync")
+    sender = start_sender(one, two)
+    try:
+        sender.await_more()
+        for old, new in ((one, two), (two, one)):
+            test_hand_over.hand_over(old, new, shell)
+            sender.await_more()
+        count = sender.finish()
+    finally:
+        sender.close()
+    assert [int(value) for value in read_all(one)] == list(range(count))
+    stop_and_check(shell, two, one)
+
+
+@pytest.mark.skipif(ETCD is None, reason="no etcd here: apt install etcd-server")
 def test_the_java_client_goes_on_with_the_slave_by_itself(
     make_pair: MakePair, shell: CommandLine
 ) -> None:
     pair = make_pair("sync")
     one, two = pair.one, pair.two
-    try:
-        sender = JavaSender(f"{one.kafka},{two.kafka}")
-    except ClientMissingError as error:
-        pytest.skip(str(error))
+    sender = start_sender(one, two)
     try:
         sender.await_more()
         one.kill()
