@@ -12,14 +12,13 @@ from collections.abc import Callable, Sequence
 from socket import socket
 from typing import Any, Final
 
-from _core.queue.partition import Topic
 from appliance.admin import AdminServer, LiveStatus
 from appliance.admin.live import version
 from appliance.broker import Broker
 from appliance.config.config import Address, Config
 from appliance.config.shown import log_settings
 from appliance.errors import AddressError, ConfigError
-from appliance.facade import Facade
+from appliance.kafka_facade import KAFKA_FACADE
 from appliance.model import Endpoint
 from appliance.pair.comparing_role import Compared, ComparingRole
 from appliance.pair.coordination import Coordination
@@ -49,12 +48,8 @@ from appliance.system.process import (
 from appliance.system.sd_notify import Notifier
 from appliance.units import NS_PER_MS, counted
 from compat.kafka import dispatch
-from compat.kafka.configs.internal_topic import closed_keys
-from compat.kafka.configs.topic_settings import read_topic_policy
 from compat.kafka.groups.status import GroupsStatus
 from compat.kafka.network.server import KafkaServer, advertised_endpoint
-from compat.kafka.protocol.codecs import decompress
-from compat.kafka.protocol.error_codes import name_of_code
 
 PREPARE_PAUSE_S: Final = 0.01
 """After each codec. There are 296, of 2 ms each: all are ready some seconds after the start, and a
@@ -80,32 +75,6 @@ WAIT_STEP_MS: Final = 2_000
 """Between two such reports of a node that waits for the other one."""
 
 _log = logging.getLogger("latermq")
-
-
-def configure_topic(topic: Topic, config: Config) -> None:
-    """Apply a topic's settings to it."""
-    policy = read_topic_policy(topic.settings, config)
-    topic.configure(
-        reads_delay_headers=policy.reads_delay_headers,
-        passes_invalid_delays=policy.passes_invalid_delays,
-        requires_delay=policy.requires_delay,
-        deliveries_per_s=policy.deliveries_per_s,
-        delivery_spread_ms=policy.delivery_spread_ms,
-        pending_max=policy.pending_timers_max,
-        delay_default_ms=policy.delay_default_ms,
-        log_append_time=policy.uses_append_time,
-        due_timestamp=policy.uses_due_time,
-        batch_size_max=policy.batch_size_max_bytes,
-        delay_max_ms=policy.delay_max_ms,
-    )
-
-
-KAFKA_FACADE = Facade(
-    decompress=decompress,
-    configure_topic=configure_topic,
-    closed_topics=closed_keys,
-    label_names={"requests": dispatch.name_of_api, "request_errors": name_of_code},
-)
 
 
 class Service:
@@ -143,7 +112,9 @@ class Service:
         self._moved_bytes = 0
         self._slave: SlaveRole | None = None
         self._master: MasterRole | None = None
-        self._sockets: Sequence[socket] = ()
+        self.sockets: Sequence[socket] = ()
+        """For Kafka clients; those of an earlier service go on to listen."""
+        self._front: SlaveFront | None = None
         self._endpoint: Endpoint
         self._replication = ""
         """What the ready line says of the address for a slave."""
@@ -171,13 +142,15 @@ class Service:
         if self._config.clock == "virtual":
             _log.warning("the wall clock is virtual: it can be advanced, and is for tests only")
         # Before any file is touched: a start without its addresses leaves nothing behind.
-        sockets = await listening.bind(self._config.listen, "--listen")
-        self._sockets = sockets
+        sockets = self.sockets = self.sockets or await listening.bind(
+            self._config.listen, "--listen"
+        )
         self._endpoint = advertised_endpoint(self._config, sockets)
         try:
             await self._run(sockets)
         finally:
-            listening.close_all(sockets)
+            if not self.must_start_again:
+                listening.close_all(sockets)
             listening.close_all(self._replication_sockets)
 
     async def _run(self, sockets: Sequence[socket]) -> None:
@@ -208,7 +181,9 @@ class Service:
                     await kafka.stop()
                     self._close()
                     return
-                await kafka.start(sockets)
+                await kafka.start([each.dup() for each in sockets])
+                if self._front is not None:
+                    self._front.hand_on(kafka)
             except (AddressError, ConfigError):
                 await kafka.stop()
                 self._close()
@@ -242,6 +217,8 @@ class Service:
                 await self._coordination.stop()
             if self._slave is not None:
                 self._slave.ends()
+            if self._front is not None:
+                self._front.close()
             if self._master is not None:
                 await self._master.stop()
             await admin.stop()
@@ -385,7 +362,9 @@ class Service:
         if self._is_alone:
             _log.warning("--alone is for a master: this node is the slave")
         secret = read_secret(self._fs, self._config.replication_secret_file)
-        front = SlaveFront(self._broker, follower, self._sockets, self._endpoint, self._file_limit)
+        self._front = front = SlaveFront(
+            self._broker, follower, self.sockets, self._endpoint, self._file_limit
+        )
         self._slave = SlaveRole(
             self._broker,
             follower,
@@ -413,7 +392,7 @@ class Service:
         assert follower is not None
         self._coordinate(follower.cluster, follower.node)
         master = self._broker.role_file.peer
-        kafka = Address(*self._sockets[0].getsockname()[:2])
+        kafka = Address(*self.sockets[0].getsockname()[:2])
         text = f"role=slave master={master} kafka={kafka} admin={self._admin_address}"
         sys.stdout.write(f"latermq ready {text}\n")
         sys.stdout.flush()
@@ -561,6 +540,7 @@ def run(config: Config, *, accepts_loss: bool = False, is_alone: bool = False) -
         with asyncio.Runner(loop_factory=_loop_factory(config.loop)) as runner:
             must_start, is_ready, is_continued = True, False, False
             tried: frozenset[tuple[int, int]] = frozenset()
+            sockets: Sequence[socket] = ()
             while must_start:
                 service = Service(
                     config,
@@ -570,11 +550,12 @@ def run(config: Config, *, accepts_loss: bool = False, is_alone: bool = False) -
                     is_continued=is_continued,
                 )
                 is_alone = False  # what happens later is not what the operator spoke of
-                service.was_ready, service.tried = is_ready, tried
-                service.is_second = is_ready
+                service.was_ready = service.is_second = is_ready
+                service.tried, service.sockets = tried, sockets
                 runner.run(service.run())
                 must_start, is_ready = service.must_start_again, service.was_ready
                 is_continued, tried = service.is_continued, service.tried
+                sockets = service.sockets
     finally:
         output.flush()  # what follows explains the last lines
     return 0

@@ -18,7 +18,7 @@ from typing import Final
 from _core.paths.session import Session
 from appliance.broker import HOUSEKEEPING_PARTITIONS, Broker
 from appliance.config.config import Config
-from appliance.main import KAFKA_FACADE
+from appliance.kafka_facade import KAFKA_FACADE
 from appliance.system.clock import SystemClock
 from appliance.system.files import OsFileSystem
 from appliance.units import KIB

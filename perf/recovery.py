@@ -33,7 +33,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from appliance.broker import Broker
 from appliance.config.config import Config
-from appliance.main import KAFKA_FACADE
+from appliance.kafka_facade import KAFKA_FACADE
 from appliance.system.clock import SystemClock
 from appliance.system.files import OsFileSystem
 from appliance.units import GIB, KIB, MIB

@@ -13,6 +13,7 @@ from tests.support.docs.source_files import PACKAGES, SourceFile, package_files
 
 LAYERS: Final[dict[str, int]] = {
     # 6: the composition root, the only place that knows every part
+    "appliance.kafka_facade": 6,
     "appliance.main": 6,
     "appliance.cli": 6,
     "appliance.pair": 6,
@@ -142,7 +143,9 @@ LOOP_MODULES: Final = frozenset(
 )
 
 # The broker knows nothing of the protocols in front of it: the composition root joins them.
-FACADE_IMPORTERS: Final = frozenset({"appliance.main", "appliance.pair.slave_front"})
+FACADE_IMPORTERS: Final = frozenset(
+    {"appliance.kafka_facade", "appliance.main", "appliance.pair.slave_front"}
+)
 # Tables and the pipeline are no protocols, and their commands are a part of that root.
 TABLE_IMPORTERS: Final = frozenset(
     {

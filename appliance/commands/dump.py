@@ -101,7 +101,7 @@ def dump(  # noqa: PLR0917 (these are flags: click passes them by name)
     Read-only: it creates and changes nothing in the directory.
     """
     # Imported here so that help and argument errors do not wait for it.
-    from appliance.main import KAFKA_FACADE
+    from appliance.kafka_facade import KAFKA_FACADE
     from appliance.offline.dump import Dump, Filters
 
     first_offset, end_offset = _read_offsets(offsets)

@@ -180,7 +180,7 @@ def _opened(root: Path) -> "Iterator[Callable[[FindRequest], Any]]":
     """Read a data directory up to its flushed position, without a lock."""
     # Imported here so that help and argument errors do not wait for it.
     from appliance.find import Finder
-    from appliance.main import KAFKA_FACADE
+    from appliance.kafka_facade import KAFKA_FACADE
     from appliance.offline.log_state import DEFAULTS
     from appliance.store.keys.key_search import KeySearch
     from appliance.store.keys.log_part import LogPart

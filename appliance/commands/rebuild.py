@@ -38,7 +38,7 @@ def rebuild(
     No broker may run on the directory.
     """
     # Imported here so that help and argument errors do not wait for the whole broker.
-    from appliance.main import KAFKA_FACADE
+    from appliance.kafka_facade import KAFKA_FACADE
     from appliance.offline.rebuild import Rebuild
 
     completed = load_config(config, {"data_dir": directory}, OsFileSystem())

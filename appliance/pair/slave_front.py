@@ -6,12 +6,14 @@ from socket import socket
 
 from appliance.broker import Broker
 from appliance.model import Endpoint
+from appliance.pump import Pump
 from appliance.replication.slave import Following
 from appliance.replication.states import UP_TO_DATE, WITH_STREAM
 from appliance.routes import Member, Routes
 from appliance.slave_broker import SlaveBroker
 from appliance.slave_pump import SlavePump
 from appliance.store.follower import Follower
+from compat.kafka.network.connection import KafkaConnection
 from compat.kafka.network.server import KafkaServer
 
 _log = logging.getLogger(__name__)
@@ -45,6 +47,8 @@ class SlaveFront:
         self._sockets, self._file_limit = sockets, file_limit
         self._slave: SlaveBroker | None = None
         self._server: KafkaServer[SlavePump] | None = None
+        self._kept: list[KafkaConnection] = []
+        """Open connections whose clients wait for the promotion."""
         self.routes = Routes(Member(follower.node, endpoint), leads=False, is_open=False)
 
     @property
@@ -94,6 +98,21 @@ class SlaveFront:
         self._server.pump.show(self._slave.follow(following.visible_pos, is_heard=is_heard))
 
     async def stop(self) -> None:
-        """Close all connections; nothing uses the log after it. May be called twice."""
+        """Stop to serve; nothing uses the log after it. May be called twice.
+
+        Connections with nothing under way stay open. Clients such as librdkafka take a second or
+        two once they have lost all brokers, and the master's connections are lost just then.
+        """
         if self._server is not None:
-            await self._server.stop()
+            self._kept += await self._server.stop(keeps_idle=True)
+
+    def hand_on(self, server: KafkaServer[Pump]) -> None:
+        """Let the server of the promoted master serve the connections that stayed open."""
+        kept, self._kept = self._kept, []
+        server.adopt(kept)
+
+    def close(self) -> None:
+        """Close the connections that stayed open. May be called twice."""
+        kept, self._kept = self._kept, []
+        for connection in kept:
+            connection.abort()

@@ -7,7 +7,7 @@ addresses ends before it has touched a file. Layer 5; on the event loop.
 import asyncio
 import errno
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from appliance.config.setting import Address
@@ -74,7 +74,7 @@ def explain(
     return make
 
 
-def close_all(sockets: list[socket.socket]) -> None:
+def close_all(sockets: Sequence[socket.socket]) -> None:
     """Close what `bind` returned; those on which a server listens may be among them."""
     for each in sockets:
         each.close()

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from _core.paths.deliver import LATENESS_BOUNDS_MS
-from appliance.main import KAFKA_FACADE
+from appliance.kafka_facade import KAFKA_FACADE
 from appliance.metrics import LATENESS_BOUNDS_SECONDS, METRICS, Gauges, Metrics, render
 from tests.support.harness.broker_harness import BrokerHarness
 from tests.support.values.kafka_records import Record, delay

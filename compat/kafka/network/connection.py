@@ -81,6 +81,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
     """
 
     def __init__(self, server: "Host[KafkaConnection]") -> None:
+        self._begin(server)
+
+    def _begin(self, server: "Host[KafkaConnection]") -> None:
         self._server = server
         self.session: Session
         self._transport: asyncio.Transport
@@ -124,6 +127,37 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Let the kernel take so many bytes beyond what the client has room for."""
         option = (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, size)
         self._transport.get_extra_info("socket").setsockopt(*option)
+
+    # From one server to another
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing that its client has sent, or is to receive, is under way."""
+        session = self.session
+        is_busy = (
+            (session.is_waiting or session.partial_bytes > 0 or len(self._parked) > 0)
+            or (session.paused or session.yielded or session.close_reason is not None)
+            or (self._is_resuming or self._is_working or self._is_resting)
+            or (self._deferred is not None or self._transport.get_write_buffer_size() > 0)
+        )
+        return not (is_busy or self._is_lost or self._is_dropped)
+
+    def leave(self) -> None:
+        """Leave the server, but stay open; what the client sends waits. REQUIRES: it is idle."""
+        if not self._is_read_paused:
+            self._is_read_paused = True
+            self._transport.pause_reading()
+        self._server.forget(self)
+        self.session.close()
+
+    def join(self, server: "Host[KafkaConnection]") -> None:
+        """Go on as a new connection of another server. REQUIRES: `leave`."""
+        if self._is_lost:
+            return
+        self._begin(server)
+        self.connection_made(self._transport)
+        if not self._is_lost:
+            self._transport.resume_reading()
 
     # Called by the event loop
 

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, Generic, TypeVar
@@ -189,16 +189,34 @@ class KafkaServer(Generic[AnyPump]):
         except OSError as error:  # two brokers were bound to it, and the other was faster
             raise listening.explain(config.listen, "--listen")(error) from error
 
-    async def stop(self) -> None:
-        """Stop listening, close the connections and stop the pump."""
+    def adopt(self, connections: Iterable[KafkaConnection]) -> None:
+        """Serve connections that another server let go; see `stop`."""
+        for connection in connections:
+            connection.join(self)
+
+    async def stop(self, *, keeps_idle: bool = False) -> list[KafkaConnection]:
+        """Stop listening, close the connections and stop the pump.
+
+        Args:
+            keeps_idle: connections with nothing under way stay open, for another server.
+
+        Returns:
+            Those connections: the caller lets a server `adopt` them, or aborts them.
+        """
+        kept = []
         for timer in (self._sweeping, self._groups_timer):
             if timer is not None:
                 timer.cancel()
         for server in self._servers:
             server.close()
         for connection in list(self._connections.values()):
-            connection.abort()
+            if keeps_idle and connection.is_idle:
+                connection.leave()
+                kept.append(connection)
+            else:
+                connection.abort()
         await self.pump.stop()
+        return kept
 
     @property
     def advertised(self) -> Address:

@@ -28,7 +28,7 @@ from _core.paths.session import ResponseSlot
 from _core.queue.partition import Partition, Topic
 from appliance.broker import Broker
 from appliance.config.config import Config
-from appliance.main import KAFKA_FACADE
+from appliance.kafka_facade import KAFKA_FACADE
 from appliance.model import ColdPlace, Endpoint
 from appliance.routes import Member, Routes
 from appliance.schedule.scheduler import Delivery

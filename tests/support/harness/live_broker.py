@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from appliance.broker import Broker
-from appliance.main import KAFKA_FACADE
+from appliance.kafka_facade import KAFKA_FACADE
 from appliance.pump import Pump
 from appliance.system.clock import Clock, SystemClock
 from appliance.system.files import Buffer, File, OsFileSystem

@@ -5,7 +5,7 @@ from typing import Final
 
 from appliance.broker import Broker
 from appliance.config.config import Config
-from appliance.main import KAFKA_FACADE
+from appliance.kafka_facade import KAFKA_FACADE
 from appliance.store.paths import segment_name
 from tests.support.harness.configs import DATA_DIR, small_config
 from tests.support.harness.small_files import repeatable_ids

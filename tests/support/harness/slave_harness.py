@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from appliance.broker import Broker
-from appliance.main import KAFKA_FACADE
+from appliance.kafka_facade import KAFKA_FACADE
 from appliance.store.follower import Follower, Job
 from appliance.store.recovery.report import Progress
 from appliance.store.state.checkpointer import CheckpointJob

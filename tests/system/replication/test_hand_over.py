@@ -1,5 +1,6 @@
 """A planned hand-over under load: nothing is lost, nothing comes twice, and the pause is short."""
 
+import socket
 import sys
 import threading
 import time
@@ -23,6 +24,9 @@ from tests.system.replication.test_promotion import (
 )
 
 MakeNode = Callable[..., Node]
+
+# Key 3, version 1, correlation id 7, client id null, an empty array of topics.
+_METADATA = bytes.fromhex("0000000e 0003 0001 00000007 ffff 00000000")
 
 
 class Ticker(threading.Thread):
@@ -101,6 +105,65 @@ def test_roles_change_twice_under_load_and_nothing_is_lost(
             f"\nhand-over, {mode}: {TOPIC} had {len(sender.acknowledged)} records, the longest "
             f"pause of a record was {ticker.pause_s * 1000:.0f} ms\n"
         )
+
+
+def test_idle_connections_outlive_the_promotion_of_their_slave(
+    make_node: MakeNode, shell: CommandLine
+) -> None:
+    """A client that loses all its brokers at once takes seconds to come back."""
+    one, two = make_pair(make_node, "sync")
+    with RawClient(two.kafka) as idle, RawClient(two.kafka) as busy:
+        assert [idle.controller(), busy.controller()] == [1, 1]
+        busy.send_part()
+        hand_over(one, two, shell)
+        assert idle.controller() == 2
+        assert busy.is_closed()
+        with RawClient(one.kafka) as other:
+            assert other.controller() == 2
+        hand_over(two, one, shell)
+        assert idle.is_closed()
+    stop_and_check(shell, two, one)
+
+
+class RawClient:
+    """A connection that asks for Metadata version 1 of no topic."""
+
+    def __init__(self, address: str) -> None:
+        host, port = address.rsplit(":", 1)
+        self._socket = socket.create_connection((host, int(port)), timeout=LIMIT_S)
+
+    def __enter__(self) -> "RawClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def controller(self) -> int:
+        """Ask, and return the broker that is the controller."""
+        self._socket.sendall(_METADATA)
+        size = int.from_bytes(self._read(4), "big")
+        answer = self._read(size)
+        # Correlation id, brokers, and the controller before an empty list of topics.
+        return int.from_bytes(answer[-8:-4], "big", signed=True)
+
+    def send_part(self) -> None:
+        """Send the begin of a request."""
+        self._socket.sendall(_METADATA[:9])
+
+    def is_closed(self) -> bool:
+        """Wait for what comes; return whether the connection is closed."""
+        try:
+            return self._socket.recv(1) == b""
+        except ConnectionError:
+            return True
+
+    def _read(self, size: int) -> bytes:
+        found = b""
+        while len(found) < size:
+            part = self._socket.recv(size - len(found))
+            assert part, "closed"
+            found += part
+        return found
 
 
 def test_hand_over_without_a_slave_is_refused_and_the_master_goes_on(

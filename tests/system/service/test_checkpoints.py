@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from appliance.broker import Broker
-from appliance.main import KAFKA_FACADE
+from appliance.kafka_facade import KAFKA_FACADE
 from appliance.store.checkpoint import Checkpoint, decode
 from appliance.store.recovery.report import RecoveryReport
 from appliance.system.clock import SystemClock

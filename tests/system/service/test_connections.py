@@ -9,7 +9,7 @@ import pytest
 
 from appliance.broker import Broker
 from appliance.errors import StorageError, UnappliedChangeError
-from appliance.main import KAFKA_FACADE
+from appliance.kafka_facade import KAFKA_FACADE
 from appliance.store.state.topic_store import TopicStore
 from appliance.system.clock import SystemClock
 from appliance.system.files import OsFileSystem

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import DataDirectoryLockedError
-from appliance.main import KAFKA_FACADE
+from appliance.kafka_facade import KAFKA_FACADE
 from appliance.offline.rebuild import Rebuild
 from appliance.system.files import OsFileSystem
 from tests.support.harness import offline_scenario as scenario

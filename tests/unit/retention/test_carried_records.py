@@ -9,7 +9,7 @@ import pytest
 from _core.bytes.layout import KIND_CARRIED_RECORDS
 from appliance.errors import ColdFrameError
 from appliance.find import FindRequest
-from appliance.main import KAFKA_FACADE
+from appliance.kafka_facade import KAFKA_FACADE
 from appliance.offline.data_dir import DataDir
 from appliance.offline.dump import Dump, Filters
 from appliance.offline.findings import Findings

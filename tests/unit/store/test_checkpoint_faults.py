@@ -10,7 +10,7 @@ import pytest
 
 from appliance.broker import Broker
 from appliance.errors import StorageError
-from appliance.main import KAFKA_FACADE
+from appliance.kafka_facade import KAFKA_FACADE
 from appliance.store.recovery.decisions import Fault as StateFault
 from appliance.store.runs.run_set import Runs, RunsJob
 from appliance.store.state.checkpointer import RETRY_NS, CheckpointJob

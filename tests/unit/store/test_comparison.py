@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from appliance.broker import Broker
-from appliance.main import KAFKA_FACADE
+from appliance.kafka_facade import KAFKA_FACADE
 from appliance.store.comparison import Comparison
 from appliance.store.paths import segment_name
 from appliance.store.recovery.report import Progress

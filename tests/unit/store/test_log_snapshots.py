@@ -10,7 +10,7 @@ from typing import Final, get_args
 import pytest
 
 from appliance.errors import LogRefusedError, SnapshotError, StorageError
-from appliance.main import KAFKA_FACADE
+from appliance.kafka_facade import KAFKA_FACADE
 from appliance.model import SnapshotStatus
 from appliance.offline.check import Check
 from appliance.offline.data_dir import DataDir
