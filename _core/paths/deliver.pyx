@@ -247,8 +247,11 @@ cdef class DeliverPath:
         Returns the new count.
         """
         cdef DueQueue due = self.writer.projections.due
-        cdef Py_ssize_t n = min(self.ready, max(limit - count, 0)), k = 0, left = 0
-        cdef Timer* first = self.aside.timers + self.aside.start
+        cdef Py_ssize_t n, k = 0, left = 0
+        cdef Timer* first
+        self._hold_aside(min(self.ready, max(limit - count, 0)))
+        n = min(self.ready, max(limit - count, 0))
+        first = self.aside.timers + self.aside.start
         cdef Timer timer
         cdef int result
         # Partitions with an earlier timer that is still cold; few, because all were just read.
@@ -262,10 +265,6 @@ cdef class DeliverPath:
                 continue
             result = LOCATE_COLD
             if due.take_kept(&timer):
-                if self.held_back.is_paused(timer.partition):
-                    self.held_back.hold(&timer)
-                    self.held[timer.partition] -= 1
-                    continue
                 result = self.records.locate(&timer, &self.found[count])
                 if result == LOCATED:
                     self.timers[count] = timer
@@ -284,6 +283,35 @@ cdef class DeliverPath:
         drop_first(&self.aside, k - left)
         self.ready -= k
         return count
+
+    cdef int _hold_aside(self, Py_ssize_t n) except -1:
+        """Hold back the timers of paused topics if one of them is among the first `n` aside.
+
+        All of them: those that stayed would come before the held ones, once the topic goes on.
+        """
+        cdef DueQueue due = self.writer.projections.due
+        cdef Timer* first = self.aside.timers + self.aside.start
+        cdef Py_ssize_t i, left = 0, ready = 0, reading = 0
+        cdef Timer timer
+        for i in range(n):
+            if self.held_back.is_paused(first[i].partition):
+                break
+        else:
+            return 0
+        for i in range(self.aside.count):
+            timer = first[i]
+            if self.held_back.is_paused(timer.partition):
+                self.held[timer.partition] -= 1
+                if due.take_kept(&timer):
+                    self.held_back.hold(&timer)
+                continue
+            ready += i < self.ready
+            reading += i < self.reading
+            first[left] = timer
+            left += 1
+        self.aside.count = left
+        self.ready, self.reading = ready, reading
+        return 0
 
     cdef Py_ssize_t _take_unreadable(self, Py_ssize_t count, Py_ssize_t limit) except -1:
         """Move retried timers that are readable now to `timers`. Returns the new count."""

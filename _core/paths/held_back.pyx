@@ -35,7 +35,8 @@ cdef class HeldBack:
         self.turn = []
 
     cdef bint is_paused(self, int32_t handle) except -1:
-        return (<Partition>self.projections.partitions[handle]).topic.deliveries_per_s == 0
+        partition = self.projections.partitions[handle]
+        return partition is not None and (<Partition>partition).topic.deliveries_per_s == 0
 
     cdef bint holds_back(self, int32_t handle) except -1:
         cdef Topic topic = (<Partition>self.projections.partitions[handle]).topic

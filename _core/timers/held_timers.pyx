@@ -8,7 +8,7 @@ time at which it would go at an even pace is at most a burst of them ahead. The 
 so that it and the burst together never exceed the bound in any second.
 
 What is due at once is spread by a pace that is set anew with each timer that goes: the time until
-the last one must go, divided by the number that is held. None goes later than the spread says.
+the last one must go, divided by the number that is left. None goes later than the spread says.
 
 Layer 0: no I/O, no clock.
 """
@@ -64,10 +64,13 @@ cdef class HeldTimers:
     cdef void note_gone(self, int64_t now_ms, const Bounds* bounds) noexcept:
         cdef int64_t now_ns = now_ms * NS_PER_MS
         cdef int64_t left_ns = (self.last_due_ms + bounds.spread_ms) * NS_PER_MS - now_ns
+        cdef int64_t rest = self.heap.count - 1
         if bounds.per_s > 0:
             self.rate_ns = max(self.rate_ns, now_ns) + spacing_ns(bounds.per_s)
-        if bounds.spread_ms > 0:
-            self.spread_ns = max(self.spread_ns, now_ns) + max(left_ns, 0) // self.heap.count
+        if bounds.spread_ms > 0 and rest == 0:
+            self.spread_ns = now_ns    # whoever is due next is not due at once with this one
+        elif bounds.spread_ms > 0:
+            self.spread_ns = max(self.spread_ns, now_ns) + max(left_ns, 0) // rest
 
     cdef int64_t next_ms(self, int64_t now_ms, const Bounds* bounds) noexcept:
         # Later than now if the clock was set back.

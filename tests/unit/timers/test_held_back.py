@@ -180,6 +180,30 @@ def test_cold_timers_of_a_paused_topic_wait_and_come_in_order() -> None:
     assert numbers(harness) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("setting", [(PAUSED, "false"), (RATE, "100000")])
+def test_a_short_pause_of_many_cold_timers_keeps_their_order(setting: tuple[str, str]) -> None:
+    harness = cold_harness(count=600)
+    harness.clock.advance_ms(5_000)
+    cold = harness.broker.deliver_due().cold
+    harness.read_cold(cold, is_delivery=True)
+    change(harness, PAUSED, "true", topic="cold")
+    harness.broker.deliver_due()  # some were read, others were not
+    change(harness, PAUSED, None, topic="cold")
+    change(harness, *setting, topic="cold")
+    assert harness.deliver_all() + harness.run_until_idle() <= 600
+    assert numbers(harness) == list(range(600))
+    assert harness.broker.gauges(0).waiting_timers == harness.broker.pending_timers == 0
+
+
+def test_timers_that_are_due_one_after_the_other_are_not_spread() -> None:
+    harness = with_topic()
+    change(harness, SPREAD, "60000")
+    send(harness, 1, 1_000)
+    harness.produce("t", 0, [Record(b"1", headers=delay(2_000))])
+    begin_ms = harness.clock.wall_ms()
+    assert list(deliveries(harness, 100_000)) == [begin_ms + 1_000, begin_ms + 2_000]
+
+
 def test_a_full_disk_keeps_the_order_of_what_is_released() -> None:
     disk = SimFileSystem()
     harness = BrokerHarness(disk)
