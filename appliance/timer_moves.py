@@ -9,13 +9,12 @@ both and never neither.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from _core.paths.own_batch import accept_own
+from _core.paths.own_batch import accept_own, encode_own
 from _core.paths.produce import ProducePath
 from _core.queue.partition import Topic
 from appliance.config.config import Config
 from appliance.errors import DiskFullError, FindError
 from appliance.pending_timers import ListedTimer, PendingTimers
-from appliance.record_batch import Header, encode_record_batch
 from appliance.system.clock import Clock
 
 ERROR_DISK_FULL: Final = 56
@@ -90,9 +89,12 @@ class TimerMoves:
             return False
         now_ns = self._clock.wall_ns()
         at_ms = now_ns // 1_000_000 if due_ms is None else due_ms
-        headers: list[Header] = [(name, text) for name, text in record.get("headers", ())]
-        headers += [(b"x-deliver-at", b"%d" % at_ms), (b"x-deliver-id", user_id)]
-        batch = encode_record_batch(record["key"], record["value"], headers, record["timestamp"])
+        headers = [
+            *record.get("headers", ()),
+            (b"x-deliver-at", b"%d" % at_ms),
+            (b"x-deliver-id", user_id),
+        ]
+        batch = encode_own(record["key"], record["value"], headers, record["timestamp"])
         partition = self._timers.find_partition(timer)
         assert partition is not None
         error, message = accept_own(self._produce, partition, batch, now_ns)

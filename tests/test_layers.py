@@ -69,7 +69,6 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.producers": 3,
     "appliance.replication": 3,
     "appliance.replication.*": 3,
-    "appliance.record_batch": 3,
     "appliance.retention": 3,
     "appliance.routes": 3,
     "appliance.schedule": 3,

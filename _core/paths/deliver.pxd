@@ -56,10 +56,9 @@ cdef class DeliverPath:
     cdef Py_ssize_t _take_held(
         self, Py_ssize_t count, int64_t now_ms, Py_ssize_t limit
     ) except -1
-    cdef Py_ssize_t _place(self, const Timer* timer, Py_ssize_t count, bint is_held) except -1
+    cdef int _hold_aside(self) except -1
     cdef int _set_aside(self, const Timer* timer) except -1
     cdef int _note_unreadable(self, const Timer* timer, int result) except -1
-    cdef int _hold_aside(self, Py_ssize_t n) except -1
     cdef Py_ssize_t _take_aside(self, Py_ssize_t count, Py_ssize_t limit) except -1
     cdef Py_ssize_t _take_unreadable(self, Py_ssize_t count, Py_ssize_t limit) except -1
     cdef int _return_aside(self) except -1

@@ -96,7 +96,7 @@ cdef class DeliverPath:
         self.chunk_max = chunk_max
         self.batch_size_max = batch_size_max
         self.retried = set()
-        self.held_back = HeldBack(writer.projections)
+        self.held_back = HeldBack(writer.projections, view)
         self.timers = <Timer*>malloc(chunk_max * sizeof(Timer))
         self.found = <Due*>malloc(chunk_max * sizeof(Due))
         if self.timers == NULL or self.found == NULL:
@@ -134,7 +134,7 @@ cdef class DeliverPath:
         count = self._take_unreadable(0, limit // 2)
         # The limit ensures that timers which waited for the disk do not delay the others.
         count = self._take_aside(count, min(count + ASIDE_CHUNK, (limit + 1) // 2))
-        room = min(ASIDE_CHUNK, limit // 4) if self.held_back.holds else 0
+        room = min(ASIDE_CHUNK, limit // 4) if self.writer.projections.due.held else 0
         count = self._take_due(count, now_ms, limit - room)
         count = self._take_held(count, now_ms, limit)
         for first in self._group(count):
@@ -173,6 +173,7 @@ cdef class DeliverPath:
         cdef DueQueue due = self.writer.projections.due
         cdef Py_ssize_t i, end
         cdef Timer timer
+        cdef int result
         if self.is_clogged or count >= limit:
             return count
         end = count + due.pop_due(now_ms, self.timers + count, limit - count)
@@ -184,43 +185,75 @@ cdef class DeliverPath:
             if self.records.is_spent():
                 due.unpop(&self.timers[i], end - i)
                 break
-            count = self._place(&timer, count, False)
+            if self.held[timer.partition]:
+                self._set_aside(&timer)
+                continue
+            result = self.records.locate(&timer, &self.found[count])
+            if result == LOCATED:
+                self.timers[count] = timer
+                count += 1
+            elif result == LOCATE_COLD:
+                self._set_aside(&timer)
+            else:
+                self._note_unreadable(&timer, result)
         return count
 
-    cdef Py_ssize_t _place(self, const Timer* timer, Py_ssize_t count, bint is_held) except -1:
-        """Put a popped timer into `timers` at index `count`, or aside. Returns the new count."""
-        cdef int result
-        if self.held[timer.partition]:
-            self._set_aside(timer)
-            return count
-        result = self.records.locate(timer, &self.found[count])
-        if result == LOCATED:
-            self.timers[count] = timer[0]
-            self.found[count].is_held = is_held
-            return count + 1
-        if result == LOCATE_COLD:
-            self._set_aside(timer)
-        else:
-            self._note_unreadable(timer, result)
-        return count
+    # Timers that their topics hold back: pending, but no longer in the due queue
 
     cdef Py_ssize_t _take_held(
         self, Py_ssize_t count, int64_t now_ms, Py_ssize_t limit
     ) except -1:
         """Move timers that are released now to `timers`, from index `count` on.
 
-        Returns the new count.
+        One whose record is cold stays first of its topic until that is read: so it counts for the
+        bounds of its topic when it goes. Returns the new count.
         """
+        cdef DueQueue due = self.writer.projections.due
         cdef Timer timer
+        cdef int result
         if self.is_clogged or not self.held_back.begin_turn():
             return count
-        if 0 <= self.writer.projections.due.next_due_ms() <= now_ms:
+        if 0 <= due.next_due_ms() <= now_ms:
             limit = min(limit, count + ASIDE_CHUNK)
         while count < limit and not self.records.is_spent():
-            if not self.held_back.take(&timer, now_ms):
+            if not self.held_back.peek(&timer, now_ms):
                 break
-            count = self._place(&timer, count, True)
+            if self.held[timer.partition]:
+                self._hold_aside()    # earlier ones, set aside before the topic held any back
+                continue
+            result = self.records.locate(&timer, &self.found[count])
+            if result == LOCATED:
+                self.held_back.release(&timer, now_ms)
+                self.timers[count] = timer
+                self.found[count].is_held = True
+                count += 1
+            elif result == LOCATE_COLD:
+                self.held_back.block()
+            else:
+                self.held_back.drop(&timer)
+                self._note_unreadable(&timer, result)
         return count
+
+    cdef int _hold_aside(self) except -1:
+        """Hold back all timers that were set aside and whose topics hold back now."""
+        cdef DueQueue due = self.writer.projections.due
+        cdef Timer* first = self.aside.timers + self.aside.start
+        cdef Py_ssize_t i, left = 0, ready = 0, reading = 0
+        cdef Timer timer
+        for i in range(self.aside.count):
+            timer = first[i]
+            if self.held_back.holds_back(timer.partition):
+                self.held[timer.partition] -= 1
+                if due.take_kept(&timer):
+                    self.held_back.hold(&timer)
+                continue
+            ready += i < self.ready
+            reading += i < self.reading
+            first[left] = timer
+            left += 1
+        self.aside.count = left
+        self.ready, self.reading = ready, reading
+        return 0
 
     # Timers that wait for the disk: pending, but no longer in the due queue
 
@@ -247,13 +280,16 @@ cdef class DeliverPath:
         Returns the new count.
         """
         cdef DueQueue due = self.writer.projections.due
-        cdef Py_ssize_t n, k = 0, left = 0
-        cdef Timer* first
-        self._hold_aside(min(self.ready, max(limit - count, 0)))
-        n = min(self.ready, max(limit - count, 0))
-        first = self.aside.timers + self.aside.start
+        cdef Timer* first = self.aside.timers + self.aside.start
+        cdef Py_ssize_t n = min(self.ready, max(limit - count, 0)), k, left = 0
         cdef Timer timer
         cdef int result
+        for k in range(n):
+            if self.held_back.holds_back(first[k].partition):
+                self._hold_aside()
+                n = min(self.ready, n)
+                break
+        k = 0
         # Partitions with an earlier timer that is still cold; few, because all were just read.
         stuck = set()
         while k < n and not self.records.is_spent():
@@ -268,7 +304,6 @@ cdef class DeliverPath:
                 result = self.records.locate(&timer, &self.found[count])
                 if result == LOCATED:
                     self.timers[count] = timer
-                    self.found[count].is_held = False
                     count += 1
                 elif result == LOCATE_COLD:
                     due.keep(&timer)
@@ -283,35 +318,6 @@ cdef class DeliverPath:
         drop_first(&self.aside, k - left)
         self.ready -= k
         return count
-
-    cdef int _hold_aside(self, Py_ssize_t n) except -1:
-        """Hold back the timers of paused topics if one of them is among the first `n` aside.
-
-        All of them: those that stayed would come before the held ones, once the topic goes on.
-        """
-        cdef DueQueue due = self.writer.projections.due
-        cdef Timer* first = self.aside.timers + self.aside.start
-        cdef Py_ssize_t i, left = 0, ready = 0, reading = 0
-        cdef Timer timer
-        for i in range(n):
-            if self.held_back.is_paused(first[i].partition):
-                break
-        else:
-            return 0
-        for i in range(self.aside.count):
-            timer = first[i]
-            if self.held_back.is_paused(timer.partition):
-                self.held[timer.partition] -= 1
-                if due.take_kept(&timer):
-                    self.held_back.hold(&timer)
-                continue
-            ready += i < self.ready
-            reading += i < self.reading
-            first[left] = timer
-            left += 1
-        self.aside.count = left
-        self.ready, self.reading = ready, reading
-        return 0
 
     cdef Py_ssize_t _take_unreadable(self, Py_ssize_t count, Py_ssize_t limit) except -1:
         """Move retried timers that are readable now to `timers`. Returns the new count."""
@@ -331,7 +337,6 @@ cdef class DeliverPath:
                 if not self.held_back.is_paused(timer.partition):
                     if self.records.locate(&timer, &self.found[count]) == LOCATED:
                         self.timers[count] = timer
-                        self.found[count].is_held = False
                         count += 1
                         continue
                 due.keep(&timer)
@@ -380,6 +385,9 @@ cdef class DeliverPath:
             if pos >= 0 and self.view._find(pos, &size) == NULL:
                 if not self.view.is_damaged(pos):
                     found[pos] = True
+        for pos in self.held_back.cold:
+            if not self.view.is_damaged(pos):
+                found[pos] = True
         if not found:
             self.ready = self.reading
         self.is_reading = bool(found)

@@ -12,7 +12,7 @@ cdef struct Due:
     int name_size
     int attributes
     int64_t timestamp
-    bint is_held              # its topic held it back
+    bint is_held              # its topic held it back: whoever releases it says so
     int32_t next              # index of the next timer of its partition in this chunk, -1 = last
 
 cdef enum LocateResult:

@@ -44,6 +44,7 @@ cdef class Topic:
     cdef int64_t deliveries_per_s     # delayed records at most; 0 = it is paused, -1 = any number
     cdef int64_t delivery_spread_ms   # over which delayed records due at once are spread
     cdef bint bounds_deliveries       # it has one of the two
+    cdef object held_timers           # a HeldTimers once it held some back
     cdef int64_t pending_max          # delayed records that may be pending; -1 = any number
     cdef int64_t batch_size_max
     cdef int64_t delay_max_ms

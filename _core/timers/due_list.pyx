@@ -103,8 +103,8 @@ cdef class DueList:
             raise MemoryError("cannot allocate a list of heaps")
         self.heaps = <const TimerHeap**>grown
         self.heaps[0] = &self.tree.heap
-        for at in range(1, count):
-            self.heaps[at] = &(<HeldTimers>self.queue.held[at - 1]).heap
+        for at, held in enumerate(self.queue.held.values(), 1):
+            self.heaps[at] = &(<HeldTimers>held).heap
         self.heap_count = count
         return 0
 

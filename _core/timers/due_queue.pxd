@@ -12,7 +12,7 @@ cdef class DueQueue:
     cdef int64_t partition_capacity
     cdef bint is_sweeping
     cdef int64_t sweep_credit
-    cdef list held            # a HeldTimers for each topic that holds timers back
+    cdef dict held            # by topic: a HeldTimers, if the topic holds timers back
     # Adds a pending timer. due_ms >= 0; the timer is not pending yet.
     cdef int push(self, const Timer* timer) except -1 nogil
     # Takes up to `limit` timers due by now_ms, by due time, then arrival. Returns the count.

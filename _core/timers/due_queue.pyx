@@ -63,7 +63,7 @@ cdef class DueQueue:
     def __cinit__(self):
         self.cancelled = CancelledTimers()
         self.tree = DueTree(self.cancelled)
-        self.held = []
+        self.held = {}
 
     def __dealloc__(self):
         free(self.partition_pending)
@@ -307,13 +307,13 @@ cdef class DueQueue:
             self.tree.pool.allocated_bytes
             + self.cancelled.allocated_bytes
             + self.partition_capacity * <int64_t>sizeof(int64_t)
-            + sum([(<HeldTimers>held).pool.allocated_bytes for held in self.held])
+            + sum([(<HeldTimers>held).pool.allocated_bytes for held in self.held.values()])
         )
 
     @property
     def held_count(self):
         """Number of due timers that their topics hold back, some cancelled ones included."""
-        return sum([(<HeldTimers>held).heap.count for held in self.held])
+        return sum([(<HeldTimers>held).heap.count for held in self.held.values()])
 
     @property
     def cancelled_count(self):

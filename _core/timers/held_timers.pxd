@@ -14,8 +14,10 @@ cdef class HeldTimers:
     cdef ChunkPool pool
     cdef int64_t rate_ns      # when the next one may go by per_s, epoch ns, if a burst is used up
     cdef int64_t spread_ns    # when it may go by spread_ms
-    cdef int64_t last_due_ms  # the latest due time of what was held since it was empty
+    cdef int64_t base_due_ms  # due time of the first one since it was empty
+    cdef int64_t due_sum_ms   # due times of all, from there; those of swept ones until a sweep ends
     cdef int64_t sweep_end
+    cdef bint is_blocked      # the record of the next one is being read from the disk
     cdef int add(self, const Timer* timer) except -1
     # REQUIRES for the next five: it holds a timer.
     cdef void drop_first(self) noexcept

@@ -8,7 +8,8 @@ time at which it would go at an even pace is at most a burst of them ahead. The 
 so that it and the burst together never exceed the bound in any second.
 
 What is due at once is spread by a pace that is set anew with each timer that goes: the time until
-the last one must go, divided by the number that is left. None goes later than the spread says.
+the mean of the others must go, divided by their number. A timer that is due with no other goes at
+once, and one whose time is over goes whatever the pace says.
 
 Layer 0: no I/O, no clock.
 """
@@ -25,6 +26,8 @@ from _core.timers.timer_list cimport Timer
 
 cdef enum:
     BURST_PART = 100    # of a second's timers go at once: the loop wakes once a millisecond
+    SHORTER_PART = 8
+    LATE_TURN_NS = 20_000_000
     NS_PER_MS = 1_000_000
     NS_PER_S = 1_000_000_000
 
@@ -50,12 +53,14 @@ cdef class HeldTimers:
         if not heap_reserve(&self.pool, &self.heap, 1):
             raise MemoryError("cannot allocate a timer that is held back")
         if self.heap.count == 0:
-            self.last_due_ms = timer.due_ms
-        self.last_due_ms = max(self.last_due_ms, timer.due_ms)
+            self.base_due_ms = timer.due_ms
+            self.due_sum_ms = 0
+        self.due_sum_ms += timer.due_ms - self.base_due_ms
         heap_push(&self.heap, timer)
         return 0
 
     cdef void drop_first(self) noexcept:
+        self.due_sum_ms -= self.heap.timers[0].due_ms - self.base_due_ms
         heap_drop_first(&self.pool, &self.heap)
 
     cdef bint may_go(self, int64_t now_ms, const Bounds* bounds) noexcept:
@@ -63,14 +68,23 @@ cdef class HeldTimers:
 
     cdef void note_gone(self, int64_t now_ms, const Bounds* bounds) noexcept:
         cdef int64_t now_ns = now_ms * NS_PER_MS
-        cdef int64_t left_ns = (self.last_due_ms + bounds.spread_ms) * NS_PER_MS - now_ns
         cdef int64_t rest = self.heap.count - 1
+        cdef int64_t first_ms = self.heap.timers[0].due_ms
+        cdef int64_t mean_ms, spread_ms
         if bounds.per_s > 0:
             self.rate_ns = max(self.rate_ns, now_ns) + spacing_ns(bounds.per_s)
-        if bounds.spread_ms > 0 and rest == 0:
-            self.spread_ns = now_ns    # whoever is due next is not due at once with this one
-        elif bounds.spread_ms > 0:
-            self.spread_ns = max(self.spread_ns, now_ns) + max(left_ns, 0) // rest
+        if bounds.spread_ms == 0:
+            return
+        # A turn of the loop may come late, but who comes after a pause does not catch up.
+        if rest == 0 or self.spread_ns < now_ns - LATE_TURN_NS:
+            self.spread_ns = now_ns
+        if rest > 0:
+            mean_ms = self.base_due_ms + (self.due_sum_ms - (first_ms - self.base_due_ms)) // rest
+            spread_ms = bounds.spread_ms
+            if mean_ms > first_ms:
+                # The first ones must go before the mean: this makes up for it.
+                spread_ms -= spread_ms // SHORTER_PART
+            self.spread_ns += max(mean_ms + spread_ms - now_ms, 0) * NS_PER_MS // rest
 
     cdef int64_t next_ms(self, int64_t now_ms, const Bounds* bounds) noexcept:
         # Later than now if the clock was set back.
@@ -92,6 +106,11 @@ cdef class HeldTimers:
         return (self.rate_ns - ahead + spacing + NS_PER_MS - 1) // NS_PER_MS
 
     cdef void sweep(self, CancelledTimers cancelled) noexcept:
+        cdef int64_t i
         if self.sweep_end == 0:
             self.sweep_end = self.heap.count
         heap_sweep_step(&self.pool, &self.heap, cancelled, &self.sweep_end)
+        if self.sweep_end == 0:
+            self.due_sum_ms = 0
+            for i in range(self.heap.count):
+                self.due_sum_ms += self.heap.timers[i].due_ms - self.base_due_ms

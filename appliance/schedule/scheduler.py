@@ -81,7 +81,8 @@ class Scheduler:
     def is_waiting(self) -> bool:
         """Timers wait for the disk, and nothing is being read for them."""
         path = self._path
-        return not path.is_reading and (path.waiting > 0 or path.unreadable_count > 0)
+        is_waiting = path.waiting > 0 or path.unreadable_count > 0 or path.held_back.is_blocked
+        return is_waiting and not path.is_reading
 
     def next_wake_ms(self, now_ms: int) -> int | None:
         """When the owner must call `deliver_due` again, epoch ms; None if nothing will be due.

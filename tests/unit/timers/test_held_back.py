@@ -1,7 +1,7 @@
 """Topics that are paused, or deliver only so many a second, hold back what is due in order."""
 
 import random
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from typing import Any, get_args
 
 import pytest
@@ -36,6 +36,15 @@ def send(harness: BrokerHarness, count: int, delay_ms: int = 1_000, *, topic: st
     for number in range(count):
         headers = delay(delay_ms + number)
         assert harness.produce(topic, 0, [Record(b"%d" % number, headers=headers)]).error == 0
+
+
+def send_together(harness: BrokerHarness, count: int, due_ms: int) -> None:
+    """Send records "0", "1" ... due at one instant, epoch ms."""
+    for first in range(0, count, 100):
+        numbers = range(first, min(first + 100, count))
+        headers = delay(due_ms - harness.clock.wall_ms())
+        records = [Record(b"%d" % number, headers=headers) for number in numbers]
+        assert harness.produce("t", 0, records).error == 0
 
 
 def values(count: int) -> list[bytes]:
@@ -251,12 +260,7 @@ def test_no_second_has_more_deliveries_than_a_topic_allows(rate: int) -> None:
     harness = with_topic()
     change(harness, RATE, str(rate))
     count = min(4 * rate, 5_000)
-    begin_ms = harness.clock.wall_ms()
-    for first in range(0, count, 100):
-        numbers = range(first, min(first + 100, count))
-        headers = delay(begin_ms + 1_000 - harness.clock.wall_ms())
-        records = [Record(b"%d" % number, headers=headers) for number in numbers]
-        assert harness.produce("t", 0, records).error == 0
+    send_together(harness, count, harness.clock.wall_ms() + 1_000)
     found = deliveries(harness, 20_000)
     assert sum(found.values()) == count
     assert 0.99 * rate <= most_in_a_second(found) <= rate
@@ -294,11 +298,7 @@ def test_what_is_due_at_once_is_spread_evenly_and_in_order(count: int, spread_ms
     harness = with_topic()
     change(harness, SPREAD, str(spread_ms))
     due_ms = harness.clock.wall_ms() + 5_000
-    for first in range(0, count, 100):
-        headers = delay(due_ms - harness.clock.wall_ms())
-        numbers = range(first, min(first + 100, count))
-        records = [Record(b"%d" % number, headers=headers) for number in numbers]
-        assert harness.produce("t", 0, records).error == 0
+    send_together(harness, count, due_ms)
     found = deliveries(harness, 10_000)
     assert sum(found.values()) == count
     assert min(found) == due_ms
@@ -327,6 +327,36 @@ def test_bursts_that_overlap_are_spread_together_and_none_is_later_than_its_time
     assert all(due[number] <= at[number] <= due[number] + 1_000 for number in range(600))
     assert max(at.count(at_ms) for at_ms in set(at)) <= 3
     assert harness.values() == values(600)
+
+
+def test_a_trickle_beside_a_burst_leaves_no_lump_at_its_end() -> None:
+    harness = with_topic()
+    change(harness, SPREAD, "10000")
+    due_ms = harness.clock.wall_ms() + 5_000
+    send_together(harness, 1_000, due_ms)
+    for number in range(60):
+        harness.produce("t", 0, [Record(b"trickle", headers=delay(5_000 + 250 * number))])
+    found = deliveries(harness, 40_000)
+    assert sum(found.values()) == 1_060
+    by_step = Counter()
+    for at, count in found.items():
+        by_step[at // 500] += count
+    most = max(by_step.values())
+    assert most <= 75, "an even pace is 50 in half a second, and the trickle"
+    assert max(found.values()) <= 20, "of a thousand"
+
+
+def test_late_turns_of_the_loop_do_not_fall_behind() -> None:
+    harness = with_topic()
+    change(harness, SPREAD, "2000")
+    send_together(harness, 1_000, harness.clock.wall_ms() + 1_000)
+    harness.clock.advance_ms(1_000)
+    counts = []
+    while harness.broker.pending_timers:
+        counts.append(harness.deliver_all())
+        harness.clock.advance_ms(7)
+    assert len(counts) >= 2_000 // 7 - 2
+    assert max(counts) <= 6, "3.5 are due in each turn"
 
 
 def test_a_lone_timer_of_a_topic_with_a_spread_is_on_time() -> None:
@@ -361,13 +391,59 @@ def test_nothing_that_is_held_comes_early_after_a_clock_set_back() -> None:
     assert harness.values() == values(5)
 
 
-def test_cold_timers_count_once() -> None:
-    harness = cold_harness(count=20)
-    change(harness, RATE, "10", topic="cold")
-    found = deliveries(harness, 5_000)
-    assert sum(found.values()) == 20
-    assert most_in_a_second(found) == 10
-    assert numbers(harness) == list(range(20))
+@pytest.mark.parametrize("is_late", [False, True])
+def test_cold_timers_obey_a_rate_also_one_that_is_set_while_they_wait(is_late: bool) -> None:
+    harness = cold_harness(count=300)
+    if is_late:
+        harness.clock.advance_ms(5_000)
+        harness.read_cold(harness.broker.deliver_due().cold, is_delivery=True)
+        assert harness.broker.gauges(0).waiting_timers > 50
+    change(harness, RATE, "50", topic="cold")
+    found = deliveries(harness, 10_000)
+    assert sum(found.values()) == 300
+    assert most_in_a_second(found) == 50
+    assert numbers(harness) == list(range(300))
+    assert sum(harness.broker._deliver.lateness) == 0
+
+
+def test_later_timers_do_not_pass_those_that_wait_for_the_disk_when_a_rate_is_set() -> None:
+    harness = cold_harness(count=300)
+    harness.clock.advance_ms(5_000)
+    cold = harness.broker.deliver_due().cold
+    change(harness, RATE, "100000", topic="cold")
+    for number in range(300, 330):
+        harness.produce("cold", 0, [Record(b"%d x" % number, headers=delay(1))])
+    harness.clock.advance_ms(1)
+    harness.broker.deliver_due()  # the new ones are in memory
+    harness.read_cold(cold, is_delivery=True)
+    harness.deliver_all()
+    harness.run_until_idle()
+    assert numbers(harness) == list(range(330))
+
+
+def test_a_topic_whose_next_record_is_being_read_does_not_keep_the_broker_busy() -> None:
+    harness = cold_harness(count=3)
+    change(harness, RATE, "1000", topic="cold")
+    harness.clock.advance_ms(5_000)
+    delivery = harness.broker.deliver_due()
+    assert delivery.cold
+    assert not delivery.has_more
+    assert harness.broker.next_wake_ms() is None
+    assert harness.broker.gauges(0).held_timers == 3
+    harness.read_cold(delivery.cold, is_delivery=True)
+    assert harness.deliver_all() == 3
+
+
+def test_an_unreadable_timer_does_not_hold_up_the_topic() -> None:
+    harness = cold_harness(count=5)
+    change(harness, RATE, "1000", topic="cold")
+    path = harness.segment_paths()[0]
+    harness.disk.spoil(path, harness.disk.files()[path].index(b"1 ") + 3_000, 1)
+    harness.clock.advance_ms(5_000)
+    harness.deliver_all()
+    harness.run_until_idle()
+    assert numbers(harness) == [0, 2, 3, 4]
+    assert harness.broker.gauges(0).unreadable_timers == harness.broker.pending_timers == 1
 
 
 def test_the_lateness_that_a_topic_asks_for_is_not_counted() -> None:

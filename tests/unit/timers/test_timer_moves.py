@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from _core.paths.own_batch import encode_own
 from appliance.errors import DiskFullError, FindError
-from appliance.record_batch import encode_record_batch
 from tests.support.harness.broker_harness import BrokerHarness, Stop, with_topic
 from tests.support.simulator.sim_fs import CrashMode, SimFileSystem
 from tests.support.values.kafka_records import Record, cancel, delay
@@ -208,4 +208,4 @@ def test_a_batch_is_what_a_producer_sends(
     timestamp_ms: int,
 ) -> None:
     expected = make_batch([Raw(value, key=key, headers=headers)], base_timestamp=timestamp_ms)
-    assert encode_record_batch(key, value, headers, timestamp_ms) == expected
+    assert encode_own(key, value, headers, timestamp_ms) == expected
