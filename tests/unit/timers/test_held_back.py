@@ -1,6 +1,7 @@
 """Topics that are paused, or deliver only so many a second, hold back what is due in order."""
 
 import random
+from array import array
 from collections import Counter, defaultdict, deque
 from typing import Any, get_args
 
@@ -9,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from _core.timers.due_list import DueList
 from tests.support.harness.broker_harness import BrokerHarness, Stop, with_topic
 from tests.support.harness.configs import small_config
 from tests.support.oracles.kafka_oracle import IncrementalAlterConfigsResponse
@@ -136,6 +138,19 @@ def test_held_timers_are_listed_counted_cancelled_and_purged() -> None:
     assert harness.tick(100_000) == 0
     assert harness.broker.gauges(0).held_timers == 0
     assert harness.values() == []
+
+
+def test_held_timers_are_counted_in_steps() -> None:
+    harness = with_topic()
+    change(harness, PAUSED, "true")
+    send(harness, 30)
+    harness.tick(2_000)
+    due = DueList(harness.broker.timers._projections.due, 0)
+    counts, reached, steps = array("q", bytes(8 * 2)), -1, 0
+    while (reached := due.count(counts, 1 << 50, reached, 8)) >= 0:
+        steps += 1
+    assert list(counts) == [30, 0]
+    assert steps >= 3
 
 
 def test_a_topic_that_is_deleted_while_it_is_paused_leaves_nothing() -> None:
