@@ -33,7 +33,7 @@ from appliance.system.clock import SystemClock
 from appliance.units import counted, parse_duration_ms
 
 EXIT_UNKNOWN: Final = 1
-EXIT_NOT_CANCELLED: Final = 1
+EXIT_UNCHANGED: Final = 1
 
 LIST_TIMEOUT_S: Final = 60.0
 """One request reads for a second, and waits for those before it."""
@@ -218,7 +218,7 @@ def cancel_timer(
     else:
         complain(f"nothing was cancelled: {_timer_line(timer_id, found)}")
     if found["state"] != "cancelled":
-        raise usage.Exit(EXIT_NOT_CANCELLED)
+        raise usage.Exit(EXIT_UNCHANGED)
 
 
 @app.command("reschedule")
@@ -253,7 +253,7 @@ def _reschedule(topic: str, timer_id: str, due_ms: int | None, admin: str, *, js
     else:
         print_line(_timer_line(timer_id, found))
     if "error" in found:
-        raise usage.Exit(EXIT_NOT_CANCELLED)
+        raise usage.Exit(EXIT_UNCHANGED)
 
 
 @app.command("purge")
@@ -279,7 +279,7 @@ def purge_timers(  # noqa: PLR0917 (these are flags: click passes them by name)
             raise ConfigError("standard input is not a terminal: use --yes to cancel all of them")
         if not click.confirm(f"Cancel these delayed records of {printable(topic)}?", err=True):
             complain("nothing was cancelled")
-            raise usage.Exit(EXIT_NOT_CANCELLED)
+            raise usage.Exit(EXIT_UNCHANGED)
     now_ms = SystemClock().wall_ms()
     body = {
         "topic": topic,

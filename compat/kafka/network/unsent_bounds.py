@@ -42,10 +42,6 @@ class UnsentBounds(Generic[Member]):
         self._fast_ns: dict[Member, int] = {}
         """When each was last found to read fast; the oldest comes first."""
 
-    def is_wide(self, member: Member) -> bool:
-        """Return whether a connection has the larger bound."""
-        return member in self._fast_ns
-
     def note_drained(self, member: Member, began_ns: int, ended_ns: int) -> None:
         """Note that a transport was full from one instant to another (monotonic ns)."""
         if ended_ns - began_ns > FAST_NS:
