@@ -4,14 +4,14 @@ Layer 6.
 """
 
 import asyncio
-import gc
 import logging
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from socket import socket
 from typing import Any, Final
 
+from appliance import codec_preparation
 from appliance.admin import AdminServer, LiveStatus
 from appliance.admin.live import version
 from appliance.broker import Broker
@@ -51,20 +51,6 @@ from compat.kafka import dispatch
 from compat.kafka.groups.status import GroupsStatus
 from compat.kafka.network.server import KafkaServer, advertised_endpoint
 
-PREPARE_PAUSE_S: Final = 0.01
-"""After each codec. There are 296, of 2 ms each: all are ready some seconds after the start, and a
-minute after it if clients send a lot all the time."""
-
-PREPARE_TAKES_MS: Final = 15
-"""More than any codec takes."""
-
-PREPARE_PAUSES_MAX: Final = 20
-"""The most pauses that a codec waits for a moment without due timers and without traffic: under
-load they take 1 % of the loop, where one pause each takes 20 %."""
-
-PREPARE_QUIET_BYTES: Final = 65_536
-"""Less than this received and sent in a pause is no traffic that a codec has to wait for."""
-
 MEMORY_INTERVAL_S: Final = 0.5
 """Between two looks at the size of the process, of 20 us each."""
 
@@ -101,7 +87,8 @@ class Service:
             accepts_loss=accepts_loss,
             compares=not (is_alone or is_continued),
         )
-        self._is_alone = is_alone
+        self._is_alone, self._was_master = is_alone, is_continued
+        self._accepts_loss = accepts_loss
         self._coordination = Coordination(config, self._clock) if config.etcd else None
         self._replication_sockets: list[socket] = []
         self._status = LiveStatus(self._broker)
@@ -128,6 +115,21 @@ class Service:
         """Damaged parts of the log that were repaired from the slave, once each."""
         self.is_continued = False
         """This node was the master until now, so the new service need not compare logs."""
+
+    def successor(self) -> "Service":
+        """Return the service that goes on in this process, once this one has ended.
+
+        What the operator said of the other node does not count any more.
+        """
+        service = Service(
+            self._config,
+            self._file_limit,
+            accepts_loss=self._accepts_loss,
+            is_continued=self.is_continued,
+        )
+        service.was_ready = service.is_second = self.was_ready
+        service.tried, service.sockets = self.tried, self.sockets
+        return service
 
     async def run(self) -> None:
         """Serve until a signal ends it; see `_handle_signals`.
@@ -261,9 +263,9 @@ class Service:
     def _coordinate(self, cluster: bytes, node: int) -> None:
         """Let the coordination begin, once the log has a cluster."""
         if self._coordination is not None and any(cluster):
-            role = self._broker.role
+            role, is_continued = self._broker.role, self._was_master
             self._coordination.begin(
-                cluster=cluster, node=node, term=role.term, is_master=role.is_master
+                cluster=cluster, node=node, role=role, is_continued=is_continued
             )
 
     async def _bind_replication(self) -> None:
@@ -346,9 +348,8 @@ class Service:
         self.must_start_again = outcome in (Compared.FOLLOWS, Compared.REPAIRED)
         if outcome is Compared.REPAIRED:
             self.tried |= frozenset(damaged)
-            _log.warning(
-                "repaired %s of the log from the slave", counted(len(damaged), "damaged part")
-            )
+            what = counted(len(damaged), "damaged part")
+            _log.warning("repaired %s of the log from the slave", what)
         if outcome is not Compared.GOES_ON:
             self._broker.close()
             _log.info("ends the comparison")
@@ -404,7 +405,8 @@ class Service:
         stop = asyncio.ensure_future(self._stop.wait())
         memory = asyncio.ensure_future(self._tend_memory())
         watchdog = asyncio.ensure_future(self._watch())
-        preparation = asyncio.ensure_future(prepare_codecs(self._is_busy))
+        preparing = codec_preparation.prepare_codecs(dispatch.prepare(), self._is_busy)
+        preparation = asyncio.ensure_future(preparing)
         assert self._master is not None
         events = (self._master.fenced, self._master.stops_serving)
         ends = [asyncio.ensure_future(each.wait()) for each in events]
@@ -444,8 +446,9 @@ class Service:
         moved_bytes = metrics.received_bytes + metrics.sent_bytes - self._moved_bytes
         self._moved_bytes += moved_bytes
         wake_ms = self._broker.next_wake_ms()
-        is_due_soon = wake_ms is not None and wake_ms - self._clock.wall_ms() <= PREPARE_TAKES_MS
-        return is_due_soon or moved_bytes >= PREPARE_QUIET_BYTES
+        takes_ms = codec_preparation.TAKES_MS
+        is_due_soon = wake_ms is not None and wake_ms - self._clock.wall_ms() <= takes_ms
+        return is_due_soon or moved_bytes >= codec_preparation.QUIET_BYTES
 
     async def _report_waiting(self) -> None:
         """Report to systemd that the loop runs while this node waits for the other one, for ever.
@@ -485,33 +488,6 @@ def _ignore(number: signal.Signals) -> None:
     _log.info("ignored %s: settings are read once; restart the broker to change them", number.name)
 
 
-async def prepare_codecs(is_busy: Callable[[], bool], *, pause_s: float = PREPARE_PAUSE_S) -> None:
-    """Compile the codecs of all requests one at a time, so that no request waits for it later.
-
-    Args:
-        is_busy: whether a timer would be late, or clients would wait, if a codec were compiled
-            now. Each of them waits for a better moment, but not for long.
-        pause_s: how long the loop serves others after each of them.
-    """
-    try:
-        gc.disable()
-        for _ in dispatch.prepare():
-            # Otherwise each collection until the last codec is ready would search all before it.
-            gc.freeze()
-            gc.enable()
-            await asyncio.sleep(pause_s)
-            for _ in range(PREPARE_PAUSES_MAX):
-                if not is_busy():
-                    break
-                await asyncio.sleep(pause_s)
-            # What is made here stays: searching it for garbage takes longer than to make it.
-            gc.disable()
-    finally:
-        gc.enable()
-    gc.freeze()
-    _log.debug("prepared the codecs of all requests")
-
-
 def run(config: Config, *, accepts_loss: bool = False, is_alone: bool = False) -> int:
     """Run the broker in the foreground.
 
@@ -538,24 +514,11 @@ def run(config: Config, *, accepts_loss: bool = False, is_alone: bool = False) -
     share_interpreter()
     try:
         with asyncio.Runner(loop_factory=_loop_factory(config.loop)) as runner:
-            must_start, is_ready, is_continued = True, False, False
-            tried: frozenset[tuple[int, int]] = frozenset()
-            sockets: Sequence[socket] = ()
-            while must_start:
-                service = Service(
-                    config,
-                    file_limit,
-                    accepts_loss=accepts_loss,
-                    is_alone=is_alone,
-                    is_continued=is_continued,
-                )
-                is_alone = False  # what happens later is not what the operator spoke of
-                service.was_ready = service.is_second = is_ready
-                service.tried, service.sockets = tried, sockets
+            service = Service(config, file_limit, accepts_loss=accepts_loss, is_alone=is_alone)
+            runner.run(service.run())
+            while service.must_start_again:
+                service = service.successor()
                 runner.run(service.run())
-                must_start, is_ready = service.must_start_again, service.was_ready
-                is_continued, tried = service.is_continued, service.tried
-                sockets = service.sockets
     finally:
         output.flush()  # what follows explains the last lines
     return 0

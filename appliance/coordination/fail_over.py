@@ -22,6 +22,7 @@ from appliance.coordination.etcd_wire import Call, Put, Written
 from appliance.coordination.records import Holder, PairKeys, PairRecord
 from appliance.coordination.standing import SLAVE, STANDINGS, Happening, Standing
 from appliance.errors import CoordinatorError, RemoteProtocolError
+from appliance.store.role_file import RoleRecord, next_term
 from appliance.units import MS_PER_SECOND
 
 POLL_MS: Final = 200
@@ -77,26 +78,29 @@ class FailOver:
         problem: why etcd did not do what it was asked last; "" if it did.
         may_follow: a slave has caught up in this process, so that it may be promoted.
         wants_in_sync: what a master wants `pair` to say; None: what it says already.
-        may_go_alone: a master that compares need not wait for its slave, whatever `pair` says.
+        may_go_alone: a master that compares need not wait for its slave, whatever `pair` says; of
+            one that yielded: the other node said that it did not take over.
         refusal: why the key was not taken although an operator ordered it; "" if it was.
     """
 
-    def __init__(
-        self, keys: PairKeys, *, node: int, term: int, is_master: bool, lease_ms: int
-    ) -> None:
+    def __init__(self, keys: PairKeys, *, node: int, role: RoleRecord, lease_ms: int) -> None:
         """Begin.
+
+        A node that yielded is a master that compares, and its term is the next of its own: the one
+        in its role file is the other node's. It takes the key only if that one did not.
 
         Args:
             keys: of the pair.
             node: the number of this node.
-            term: of this node.
-            is_master: of its role.
+            role: what its role file says.
             lease_ms: for how long the key outlives its master; etcd counts in whole seconds.
         """
         self._keys, self._node = keys, node
         self._ttl_s = -(-lease_ms // MS_PER_SECOND)
-        self.standing = Standing.COMPARES if is_master else Standing.FOLLOWS
-        self.term = term
+        self._has_yielded = role.has_yielded
+        is_slave = not role.is_master and not role.has_yielded
+        self.standing = Standing.FOLLOWS if is_slave else Standing.COMPARES
+        self.term = next_term(role.term, node) if role.has_yielded else role.term
         self.problem = ""
         self.may_follow = False
         self.wants_in_sync: bool | None = None
@@ -161,8 +165,16 @@ class FailOver:
         self._view = None
         self._due_ms = 0
 
-    def promoted(self, term: int) -> None:
-        """Note that this node is the master, in this term."""
+    def note_term(self, term: int) -> None:
+        """Note the term of the master that a slave follows."""
+        self.term = max(self.term, term)
+
+    def promoted(self, term: int, *, is_handed: bool = False) -> None:
+        """Note that this node is the master, in this term.
+
+        Without the key an operator insisted, and said that the other node is off; or that one
+        handed over, and may be promoted again like any slave before this one comes to etcd.
+        """
         self.term = max(self.term, term)
         self._is_ordered = False
         self._due_ms = 0
@@ -170,7 +182,9 @@ class FailOver:
             self._go(Happening.PROMOTED)
         elif self.standing in SLAVE:
             self.standing = Standing.STOPS
-            self.appoint()
+            self._view = None
+            if not is_handed:
+                self.appoint()
 
     def appoint(self) -> None:
         """Take the key whoever has it, because an operator says that the other node is off."""
@@ -192,12 +206,13 @@ class FailOver:
 
     @property
     def next_term(self) -> int:
-        """The term that this node takes the key with."""
+        """The term that this node takes the key with, and is the master of."""
         pair = self.pair
         known = self.term if pair is None else max(self.term, pair.term)
-        is_same = self.standing not in SLAVE and (pair is None or pair.node == self._node)
-        is_above = pair is not None and self.term > pair.term
-        return known if is_same or is_above else known + 1
+        if self.standing in SLAVE:
+            return next_term(known, self._node)
+        is_same = pair is None or pair.node == self._node or self.term > pair.term
+        return known if is_same else next_term(known, self._node)
 
     def next_step(self, now_ms: int) -> Step | None:
         """Return what to ask etcd now, after everything that the time alone changes.
@@ -232,8 +247,7 @@ class FailOver:
         self.problem = error.message
         self._due_ms = now_ms + POLL_MS
         if step.ask is Ask.REVOKE and error.is_refused:  # it has ended by itself
-            self._end_lease()
-            self._go(Happening.REVOKED)
+            self._end_withdrawal()
         elif step.ask is Ask.KEEP_ALIVE and error.is_refused:
             self._end_lease()
         elif step.ask is Ask.TAKE:
@@ -357,7 +371,7 @@ class FailOver:
         """Return whether an operator made this node the master, and etcd does not know it yet."""
         if self.standing in SLAVE or pair is None or pair.node == self._node:
             return False
-        return self._is_appointed or self.term > pair.term
+        return self._is_appointed or (self.term > pair.term and not self._has_yielded)
 
     def _handle(self, step: Step, body: bytes, now_ms: int) -> None:
         if step.ask is Ask.GRANT:
@@ -366,8 +380,7 @@ class FailOver:
         elif step.ask is Ask.KEEP_ALIVE:
             self._handle_keep_alive(step, etcd_wire.decode_keep_alive(body, step.lease))
         elif step.ask is Ask.REVOKE:
-            self._end_lease()
-            self._go(Happening.REVOKED)
+            self._end_withdrawal()
         else:
             put_count = {Ask.READ: 0, Ask.TAKE: 2, Ask.NOTE: 1}[step.ask]
             written = etcd_wire.decode_written(body, put_count=put_count, keys=self._keys.both)
@@ -377,6 +390,12 @@ class FailOver:
         ttl_ms = ttl_s * MS_PER_SECOND * (100 - CLOCK_MARGIN_PERCENT) // 100
         self._lease_until_ms = step.left_ms + ttl_ms
         self._kept_ms = step.left_ms
+
+    def _end_withdrawal(self) -> None:
+        """Nothing of the lease is left. The node may have become the master meanwhile."""
+        self._end_lease()
+        if self.standing is Standing.WITHDRAWS:
+            self._go(Happening.REVOKED)
 
     def _end_lease(self) -> None:
         self._lease = self._lease_until_ms = self.key_until_ms = 0
@@ -424,7 +443,7 @@ class FailOver:
         if self.standing is Standing.TAKES and is_heard:
             self._go(Happening.HEARD)
             return
-        self._is_appointed = False
+        self._is_appointed = self._has_yielded = False
         self.key_until_ms = self._lease_until_ms
         if (self.standing, Happening.TAKEN) in STANDINGS:
             view = self._view

@@ -95,6 +95,7 @@ class ComparingRole:
         self._ended = asyncio.Event()
         self._reasons: dict[str, str] = {}
         self._failure: Exception | None = None
+        self._is_refused = False
         self.is_alone = False
 
     def _facts(self) -> Facts:
@@ -163,6 +164,9 @@ class ComparingRole:
             )
             if self._comparison.wants_start:
                 self._ended.set()
+            elif self._config.etcd and self._member.state is MemberState.YIELDED:
+                # It may take the key at any time: the new term must be in etcd first.
+                self._is_refused = True
             else:
                 self._go(MemberEvent.SLAVE_FITS)
 
@@ -205,13 +209,18 @@ class ComparingRole:
 
     def look(self) -> PeerView:
         """See `CoordinatedRole`: nobody is heard before the logs are compared."""
-        return PeerView()
+        has_yielded = self._member.state is MemberState.YIELDED
+        return PeerView(has_yielded=has_yielded, is_refused=self._is_refused)
 
     def act(self, decides: FailOver) -> None:
         """See `CoordinatedRole`."""
-        if decides.standing is Standing.HOLDS and self._member.has_step(MemberEvent.GRANTED):
+        holds = decides.standing is Standing.HOLDS
+        if holds and self._member.has_step(MemberEvent.GRANTED):
             _log.warning("goes on: has the key in etcd, in term %d", decides.term)
             self._go(MemberEvent.GRANTED)
+        elif holds and self._is_refused and self._member.state is MemberState.YIELDED:
+            _log.warning("is the master again: has the key in etcd, in term %d", decides.term)
+            self._go(MemberEvent.SLAVE_FITS)
         elif decides.standing is Standing.YIELDS:
             self._say("etcd", "the other node took the key in etcd")
 

@@ -17,6 +17,7 @@ from appliance.coordination.fail_over import FailOver
 from appliance.coordination.records import name_keys
 from appliance.coordination.standing import Standing
 from appliance.errors import RoleError
+from appliance.store.role_file import RoleRecord
 from appliance.system.clock import Clock
 from appliance.units import MS_PER_SECOND, NS_PER_MS
 
@@ -41,11 +42,15 @@ class PeerView:
         heard_until_ms: boottime until which the peer counts as heard; see `FailOver.hear`.
         may_follow: of a slave: it has caught up in this process.
         wants_in_sync: of a master; see `FailOver`.
+        has_yielded: the other node may be the master, whatever etcd says.
+        is_refused: the other node said that it is not.
     """
 
     heard_until_ms: int = 0
     may_follow: bool = False
     wants_in_sync: bool | None = None
+    has_yielded: bool = False
+    is_refused: bool = False
 
 
 class CoordinatedRole(Protocol):
@@ -92,23 +97,24 @@ class Coordination:
         """Return boottime in ms."""
         return self._clock.boottime_ns() // NS_PER_MS
 
-    def begin(self, *, cluster: bytes, node: int, term: int, is_master: bool) -> None:
+    def begin(self, *, cluster: bytes, node: int, role: RoleRecord, is_continued: bool) -> None:
         """Begin to ask etcd, if that has not begun.
 
         Args:
             cluster: of the log.
             node: of this node.
-            term, is_master: what its role file says.
+            role: what its role file says.
+            is_continued: it was the master until now, so it need not wait for its slave.
         """
         if self._coordinator is not None:
             return
         self.decides = FailOver(
             name_keys(self._config.etcd_prefix, cluster),
             node=node,
-            term=term,
-            is_master=is_master,
+            role=role,
             lease_ms=self._config.etcd_lease_ms,
         )
+        self.decides.may_go_alone = is_continued
         self._coordinator = Coordinator(
             self._etcd, self.decides, self._clock, look=self._look, act=self._act
         )
@@ -159,7 +165,10 @@ class Coordination:
         decides.may_follow = view.may_follow
         decides.wants_in_sync = view.wants_in_sync
         grace_ms = GRACE_SILENCES * self._config.replication_timeout_ms
-        if self._config.replication == "async" and self.now_ms() - self._began_ms >= grace_ms:
+        is_late = self.now_ms() - self._began_ms >= grace_ms
+        if view.has_yielded:
+            decides.may_go_alone = view.is_refused
+        elif self._config.replication == "async" and is_late:
             decides.may_go_alone = True
 
     def _act(self) -> None:

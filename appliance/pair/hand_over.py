@@ -22,7 +22,7 @@ from appliance.errors import NotReadyError, RoleError
 from appliance.replication.facts import Facts
 from appliance.replication.master import ReplicationServer
 from appliance.replication.member import Member, MemberEvent, MemberState, other_node
-from appliance.replication.states import UP_TO_DATE, State
+from appliance.replication.states import State
 from appliance.store.role_file import next_term
 
 READY_S: Final = 60.0
@@ -31,6 +31,8 @@ READY_S: Final = 60.0
 STEP_S: Final = 5.0
 """For the end of the log to reach the slave, and for its answer to YIELD: a log that is complete at
 the slave but for a window takes milliseconds."""
+
+GOES_ON: Final = (State.HANDING_OVER, State.YIELDED)
 
 _log = logging.getLogger(__name__)
 
@@ -106,7 +108,7 @@ class HandOver:
         """
         server, end_pos = self._server, self._broker.committed_pos
         server.notify()
-        if not await self._until(lambda: server.replicated.durable_pos >= end_pos, STEP_S):
+        if not await self._until(lambda: self._slave_has(end_pos), STEP_S):
             self._member.go(MemberEvent.KEPT)
             server.drop_slave("it lacks the end of the log")
             self._fail("the slave was lost, or too slow: this node goes on as the master")
@@ -122,6 +124,11 @@ class HandOver:
         else:
             self._fail("the slave did not say whether it took over: this node asks it")
         return False
+
+    def _slave_has(self, end_pos: int) -> bool:
+        """The slave that is ready is there, and has the log to a position on its disk."""
+        known = self._server.replicated
+        return known.state is State.HANDING_OVER and known.durable_pos >= end_pos
 
     def end(self) -> None:
         """Note that the broker stops."""
@@ -166,11 +173,14 @@ class HandOver:
         return Address(host, said.listen.port)
 
     async def _until(self, is_so: Callable[[], bool], limit_s: float) -> bool:
-        """Wait until something is so; return False if the slave is lost, or it takes too long."""
+        """Wait until something is so; return False if the slave is lost, or it takes too long.
+
+        A slave that connected again knows nothing of this hand-over.
+        """
         try:
             async with asyncio.timeout(limit_s):
                 while not is_so():
-                    if self._server.replicated.state not in UP_TO_DATE:
+                    if self._server.replicated.state not in GOES_ON:
                         return False
                     self._changed.clear()
                     await self._changed.wait()

@@ -31,9 +31,9 @@ NO_SLAVE: Final = (
     "the master go on alone with `latermq solo --slave-is-off`"
 )
 
-NO_KEY_PASSED: Final = (
-    "a hand-over does not pass the key in etcd on, and replication.etcd is set: stop this node, "
-    "and the slave is promoted once the key is free"
+NO_KEY: Final = (
+    "etcd does not say that this node has the key and that its slave is in sync: try again once "
+    "`latermq replication` shows both"
 )
 
 _KEPT: Final = {
@@ -99,6 +99,7 @@ class MasterRole:
         self._is_promotion_forbidden = False
         self.lease = Lease(broker.clock, broker.config.replication_lease_ms)
         self._is_coordinated = bool(broker.config.etcd)
+        self._is_key_ours = self._was_licensed = False
         self._wants_solo = False
         self.lease.is_required = self._needs_lease
         self._lease_watch = LeaseWatch(self.lease, lambda: pump.show([]))
@@ -170,8 +171,16 @@ class MasterRole:
         self._lease_watch.look()
         if self._wants_solo and is_alone and not self._is_solo:
             self._begin_solo("nobody may promote the slave")
-        if decides.standing is Standing.YIELDS:
-            pair = decides.pair
+        pair = decides.pair
+        is_in_sync = pair is not None and pair.in_sync
+        self._is_key_ours = decides.standing is Standing.HOLDS and is_in_sync
+        self._was_licensed |= decides.standing in (Standing.HOLDS, Standing.LEANS)
+        if decides.standing is Standing.HOLDS and decides.term > self._broker.role.term:
+            # An operator let it take the key from the other node, which has a lower term then.
+            self._broker.role_file.change(term=decides.term, is_master=True)
+        # One that waits for its license may hear its slave, whose promotion came to nothing.
+        is_superseded = decides.standing is Standing.YIELDS and self._was_licensed
+        if is_superseded and not self.stops_serving.is_set():
             self._note_newer(decides.term + 1 if pair is None else pair.term)
 
     def fail(self, error: Exception) -> None:
@@ -348,8 +357,8 @@ class MasterRole:
         server = self._server
         if server is None:
             raise RoleError("this node has no slave: replication.mode is none")
-        if self._is_coordinated:
-            raise RoleError(NO_KEY_PASSED)
+        if self._is_coordinated and not self._is_key_ours:
+            raise RoleError(NO_KEY)
         if self._is_solo:
             raise RoleError("this node waits for no slave now: it goes solo")
         if self._hand_over is None or not self._hand_over.is_going_on:

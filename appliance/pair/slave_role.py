@@ -107,6 +107,8 @@ class SlaveRole(HandOver):
 
     def _note_welcome(self, welcome: Welcome) -> None:
         self._follower.adopt_term(welcome.facts.term, self._master)
+        if self._coordination is not None and self._coordination.decides is not None:
+            self._coordination.decides.note_term(welcome.facts.term)
 
     def look(self) -> PeerView:
         """See `CoordinatedRole`."""
@@ -210,9 +212,7 @@ class SlaveRole(HandOver):
             return Outcome.STOPPED
         if not await self._await_key(stop):
             return Outcome.STOPPED if stop.is_set() else Outcome.STARTS_AGAIN
-        self._follower.promote()
-        if self._coordination is not None and self._coordination.decides is not None:
-            self._coordination.decides.promoted(self._follower.term)
+        self._promote(has_key=self._needs_key)
         return Outcome.PROMOTED
 
     async def _tend_log(self) -> None:
@@ -244,34 +244,33 @@ class SlaveRole(HandOver):
                 await asyncio.wait_for(self._over.wait(), pause_s)
 
     def prepare(self) -> None:
-        """Take no checkpoint any more; `_tend_log` says when none is written.
-
-        Raises:
-            ReplicaError: the master does not know that etcd decides here.
-        """
-        self._check_hand_over()
+        """Take no checkpoint any more; `_tend_log` says when none is written."""
         self._is_handed = True
-
-    def _check_hand_over(self) -> None:
-        if self._coordination is not None:
-            raise ReplicaError("replication.etcd is set here: a hand-over passes no key on")
 
     def take(self, term: int) -> None:
         """Be the master, which has yielded; nothing of the log is in flight.
 
-        It waits for no lease: the master serves nobody since before it yielded.
+        It waits for no lease: the master serves nobody since before it yielded. Nor does it ask
+        etcd, which hears of it afterwards: a node that yielded does not serve because it has the
+        key.
 
         Raises:
-            ReplicaError: the term is not that of the next promotion here; or as `prepare`.
+            ReplicaError: the term is not that of the next promotion here.
             StorageError: the disk failed.
         """
-        self._check_hand_over()
         if term != self._follower.next_term:
             raise ReplicaError(f"would begin term {self._follower.next_term}, not {term}")
         _log.warning("takes over: the master yields")
-        self._follower.promote()
+        self._promote(is_handed=True)
         self._is_wanted = True
         self._ended.set()
+
+    def _promote(self, *, has_key: bool = False, is_handed: bool = False) -> None:
+        decides = None if self._coordination is None else self._coordination.decides
+        key_term = decides.term if has_key and decides is not None else 0
+        self._follower.promote(key_term)
+        if decides is not None:
+            decides.promoted(self._follower.term, is_handed=is_handed)
 
     def _changed(self, following: Following) -> None:
         if following.state is State.LOST:

@@ -77,7 +77,6 @@ MEMBER_STEPS: Final[Steps] = {
     (MemberState.YIELDED, MemberEvent.NEWER_MASTER): Step(MemberState.FOLLOWING, Write.FOLLOWS),
     (MemberState.YIELDED, MemberEvent.SLAVE_FITS): Step(MemberState.SERVING, Write.NEW_TERM),
     (MemberState.YIELDED, MemberEvent.ALONE): Step(MemberState.SERVING, Write.NEW_TERM),
-    (MemberState.YIELDED, MemberEvent.GRANTED): Step(MemberState.SERVING, Write.NEW_TERM),
     (MemberState.YIELDED, MemberEvent.STARTED): Step(MemberState.YIELDED),
     (MemberState.FOLLOWING, MemberEvent.YIELDED_TO): Step(MemberState.SERVING, Write.NEW_TERM),
     (MemberState.FOLLOWING, MemberEvent.PROMOTED): Step(MemberState.SERVING, Write.NEW_TERM),

@@ -526,16 +526,19 @@ class Follower:
         self._files.cut()
         self._checkpoint.note_flushed(self._end_pos)
 
-    def promote(self) -> None:
+    def promote(self, term: int = 0) -> None:
         """End the following: everything received as whole frames is durable, the rest is cut.
 
         Then this node is the master of a new term, durably, though it has not served yet. No job of
         a checkpoint may run.
 
+        Args:
+            term: that etcd knows of; the new one is this one, or a later one of this node.
+
         Raises:
             StorageError: it could not be made so.
         """
         self.end()
-        self._role.change(term=self.next_term, is_master=True)
+        self._role.change(term=max(term, self.next_term), is_master=True)
         self._forget_caught_up()  # as a slave again it lacks what the other master wrote
         self.is_promoted = True

@@ -11,6 +11,7 @@ from appliance.coordination.fail_over import FailOver, Step
 from appliance.coordination.records import PairKeys, name_keys
 from appliance.coordination.standing import SLAVE, Standing
 from appliance.errors import CoordinatorError
+from appliance.store.role_file import RoleRecord, next_term
 from tests.support.oracles.etcd_model import EtcdModel, Refused
 
 KEYS = name_keys("/latermq", bytes(16))
@@ -41,7 +42,7 @@ class Node:
     Attributes:
         number: 1 or 2.
         rate: of its clock.
-        is_master, role_term: what its role file says.
+        is_master, has_yielded, role_term: what its role file says.
         log: records.
     """
 
@@ -50,6 +51,7 @@ class Node:
     is_master: bool
     role_term: int = 1
     log: list[int] = field(default_factory=list)
+    has_yielded: bool = False
     is_running: bool = False
     is_stopped: bool = False
     serves: bool = False
@@ -82,6 +84,7 @@ class FailOverPair:
         now_ms: true time.
         acknowledged: records that a client was told of, in sync mode.
         promotions: how many there were.
+        hand_overs: how many the other node took.
     """
 
     def __init__(self, seed: int, *, keys: PairKeys = KEYS) -> None:
@@ -94,7 +97,7 @@ class FailOverPair:
         self.is_linked = True
         self.loss = 0.0
         self.acknowledged: set[int] = set()
-        self.promotions = 0
+        self.promotions = self.hand_overs = 0
         self.nodes = {
             1: Node(1, self.rng.uniform(0.995, 1.005), is_master=True),
             2: Node(2, self.rng.uniform(0.995, 1.005), is_master=False),
@@ -114,8 +117,7 @@ class FailOverPair:
         node.ends_with = FailOver(
             self.keys,
             node=number,
-            term=node.role_term,
-            is_master=node.is_master,
+            role=RoleRecord(node.role_term, is_master=node.is_master, has_yielded=node.has_yielded),
             lease_ms=LEASE_MS,
         )
 
@@ -173,7 +175,11 @@ class FailOverPair:
         for master, slave in (pair, pair[::-1]):
             if not (self.is_linked and master.is_running and slave.is_running):
                 continue
-            if master.is_stopped or slave.is_stopped or not master.is_master:
+            if master.is_stopped or slave.is_stopped:
+                continue
+            if master.has_yielded:
+                self._ask_who_took_over(master, slave)
+            if not master.is_master:
                 continue
             if slave.is_master and not slave.serves and slave.role_term < master.role_term:
                 slave.is_master, slave.role_term = False, master.role_term
@@ -185,10 +191,20 @@ class FailOverPair:
             if slave.connected_ms is None:
                 slave.connected_ms = self.now_ms
             slave.role_term = max(slave.role_term, master.role_term)
+            slave.decides.note_term(slave.role_term)
             master.proved_ms = master.clock_ms(self.now_ms - TICK_MS)
             slave.heard_ms = slave.acked_ms = slave.clock_ms(self.now_ms)
             if self.now_ms - slave.connected_ms >= COMPARED_MS:
                 self._catch_up(master, slave)
+
+    def _ask_who_took_over(self, yielded: Node, other: Node) -> None:
+        """Let a node that yielded hear of the other one."""
+        if other.is_master:
+            yielded.has_yielded, yielded.role_term = False, other.role_term
+            self.kill(yielded.number)
+            self.begin(yielded.number)
+        elif not other.begins_promotion:
+            yielded.decides.may_go_alone = True
 
     def _catch_up(self, master: Node, slave: Node) -> None:
         is_longer = slave.log[: len(master.log)] == master.log
@@ -214,6 +230,9 @@ class FailOverPair:
             return
         if decides.standing is Standing.SUCCEEDS or node.begins_promotion:
             self._promote(node, now_ms)
+        if node.has_yielded and decides.standing is Standing.HOLDS:
+            node.has_yielded, node.is_master = False, True
+            node.role_term = next_term(node.role_term, node.number)
         if node.is_master and decides.standing in (Standing.HOLDS, Standing.LEANS):
             node.serves = True
         if node.is_master:
@@ -264,7 +283,7 @@ class FailOverPair:
                 raise Broken(f"{len(lost)} acknowledged records are lost")
             node.begins_promotion = False
             node.is_master = node.is_solo = True
-            node.role_term = max(node.role_term + 1, node.decides.term)
+            node.role_term = max(next_term(node.role_term, node.number), node.decides.term)
             node.decides.promoted(node.role_term)
             self.promotions += 1
 
@@ -280,6 +299,27 @@ class FailOverPair:
             self.acknowledged.add(record)
         elif node.is_solo and node.decides.is_alone(now_ms):
             self.acknowledged.add(record)
+
+    def hand_over(self, number: int) -> None:
+        """As an operator; any message of it may be lost."""
+        node, other = self.nodes[number], self.nodes[3 - number]
+        pair = node.decides.pair if node.is_running else None
+        is_connected = other.connected_ms is not None and not other.is_stopped
+        if not (self.licensed(node) and pair and pair.in_sync and is_connected):
+            return
+        if node.decides.standing is not Standing.HOLDS or other.log != node.log:
+            return
+        node.is_master, node.has_yielded = False, True
+        node.role_term = next_term(node.role_term, other.number)
+        fate = self.rng.choice(("YIELD is lost", "TAKEN is lost", "nothing is lost"))
+        if fate != "YIELD is lost":
+            other.is_master = other.is_solo = True
+            other.role_term = node.role_term
+            other.decides.promoted(other.role_term, is_handed=True)
+            self.hand_overs += 1
+        node.has_yielded = fate != "nothing is lost"
+        self.kill(number)
+        self.begin(number)
 
     def go_solo(self, number: int) -> None:
         """As an operator: the master is to go on without its slave."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
-from appliance import flush_thread, main, pump
+from appliance import codec_preparation, flush_thread, main, pump
 from appliance.config.setting import Address
 from appliance.store.log import segment
 from appliance.system import listening
@@ -149,11 +149,10 @@ _STAND_INS: Final[tuple[tuple[Any, str, Any], ...]] = (
     (main, "OsFileSystem", lambda: running().disk),
     (main, "AdminServer", NoAdminServer),
     (main, "Notifier", NoNotifier),
-    (main, "gc", SimpleNamespace(collect=_nothing, freeze=_nothing)),
     (main, "sys", SimpleNamespace(stdout=SimpleNamespace(write=_nothing, flush=_nothing))),
     (main, "set_priority", _nothing),
     (main, "process_id", lambda: 1),
-    (main, "prepare_codecs", _prepare),
+    (codec_preparation, "prepare_codecs", _prepare),
     (main, "anonymous_bytes", lambda: 0),
     (listening, "bind", _bind),
     (pump, "WakeTimer", SimWakeTimer),

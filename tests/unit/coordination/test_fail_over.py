@@ -16,6 +16,7 @@ from appliance.coordination.records import (
 )
 from appliance.coordination.standing import STANDINGS, Happening, Standing
 from appliance.errors import CoordinatorError
+from appliance.store.role_file import RoleRecord
 from tests.support.oracles.etcd_model import EtcdModel, Refused
 
 KEYS: Final = name_keys("/latermq/", bytes(range(16)))
@@ -38,7 +39,8 @@ class Desk:
         self.now_ms = 1_000_000
 
     def node(self, number: int, *, is_master: bool, term: int = 1) -> FailOver:
-        return FailOver(KEYS, node=number, term=term, is_master=is_master, lease_ms=LEASE_MS)
+        role = RoleRecord(term, is_master=is_master)
+        return FailOver(KEYS, node=number, role=role, lease_ms=LEASE_MS)
 
     def write(self, *, holder: Holder | None, pair: PairRecord | None) -> None:
         """Write the keys as the other node does; its lease is alive for LEASE_MS."""
@@ -190,7 +192,7 @@ def test_a_taking_without_an_answer_is_undone_before_anything_else(
     slave.hear(0)
     desk.run(slave, 2_000)
     assert where(slave) is Standing.SUCCEEDS
-    assert slave.term == (9 if arrives == "before" else 8)
+    assert slave.term == (10 if arrives == "before" else 8)
 
 
 def test_a_slave_that_hears_its_master_while_it_takes_the_key_gives_it_back(desk: Desk) -> None:
@@ -231,7 +233,7 @@ def test_a_promotion_whose_lease_ended_begins_again(desk: Desk) -> None:
     desk.run(slave, 2_000)
     assert where(slave) is Standing.SUCCEEDS
     assert slave.key_until_ms > desk.now_ms
-    assert slave.term == 9
+    assert slave.term == 10
 
 
 def test_a_promotion_whose_key_the_other_node_took_meanwhile_is_given_up(desk: Desk) -> None:
@@ -399,6 +401,29 @@ def test_an_operator_promotes_by_force_whatever_etcd_says(desk: Desk) -> None:
     assert desk.pair() == {"node": 2, "term": 8, "in_sync": False}
 
 
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_slave_that_takes_over_while_it_gives_the_key_back_takes_it_again(
+    *, is_refused: bool, desk: Desk
+) -> None:
+    """A hand-over may come at any moment."""
+    slave = slave_of(desk, PairRecord(1, 4, in_sync=True))
+    slave.term = 4
+    desk.run_to(slave, Ask.TAKE)
+    slave.hear(FOREVER_MS)
+    slave.failed(STOPPED, desk.now_ms)
+    step = desk.run_to(slave, Ask.REVOKE)
+    assert where(slave) is Standing.WITHDRAWS
+    slave.promoted(6)
+    if is_refused:
+        slave.failed(CoordinatorError("not found", is_refused=True), desk.now_ms)
+    else:
+        slave.answered(desk._do(step.call), desk.now_ms)
+    slave.hear(0)
+    desk.run(slave)
+    assert where(slave) is Standing.HOLDS
+    assert desk.holder() == {"node": 2, "term": 6}
+
+
 def test_a_master_that_yields_goes_on_if_an_operator_says_so(desk: Desk) -> None:
     desk.write(holder=Holder(2, 9), pair=PairRecord(2, 9, in_sync=True))
     master = desk.node(1, is_master=True)
@@ -407,7 +432,51 @@ def test_a_master_that_yields_goes_on_if_an_operator_says_so(desk: Desk) -> None
     master.appoint()
     desk.run(master)
     assert where(master) is Standing.HOLDS
-    assert desk.holder() == {"node": 1, "term": 10}
+    assert desk.holder() == {"node": 1, "term": 11}
+
+
+def test_a_node_that_yielded_takes_the_key_only_if_the_other_one_did_not_take_over(
+    desk: Desk,
+) -> None:
+    desk.write(holder=None, pair=PairRecord(1, 3, in_sync=True))
+    role = RoleRecord(4, is_master=False, has_yielded=True)
+    yielded = FailOver(KEYS, node=1, role=role, lease_ms=LEASE_MS)
+    desk.run(yielded, 3 * LEASE_MS)
+    assert where(yielded) is Standing.COMPARES
+    assert desk.holder() is None
+    yielded.may_go_alone = True
+    desk.run(yielded)
+    assert where(yielded) is Standing.HOLDS
+    # The term of its role file is that of the other node; this one begins the next of its own.
+    assert desk.holder() == {"node": 1, "term": 5}
+
+
+def test_a_node_that_yielded_does_not_take_the_key_from_the_other_one(desk: Desk) -> None:
+    desk.write(holder=Holder(2, 4), pair=PairRecord(2, 4, in_sync=False))
+    role = RoleRecord(4, is_master=False, has_yielded=True)
+    yielded = FailOver(KEYS, node=1, role=role, lease_ms=LEASE_MS)
+    yielded.may_go_alone = True
+    desk.run(yielded)
+    assert where(yielded) is Standing.YIELDS
+    assert desk.holder() == {"node": 2, "term": 4}
+
+
+def test_a_master_by_hand_over_yields_if_the_old_one_was_promoted_before_it_came_to_etcd(
+    desk: Desk,
+) -> None:
+    desk.write(holder=Holder(1, 3), pair=PairRecord(1, 3, in_sync=True))
+    taken = desk.node(2, is_master=False, term=3)
+    taken.hear(desk.now_ms + 2_000)
+    taken.promoted(4, is_handed=True)
+    old = desk.node(1, is_master=False, term=4)
+    old.may_follow = True
+    desk.now_ms += 2 * LEASE_MS
+    desk.run(old)
+    assert where(old) is Standing.SUCCEEDS
+    old.promoted(old.term)
+    desk.run(taken)
+    assert where(taken) is Standing.YIELDS
+    assert desk.holder() == {"node": 1, "term": 5}
 
 
 def test_a_node_that_became_a_slave_follows_without_the_right_to_the_key(desk: Desk) -> None:

@@ -33,7 +33,7 @@ def disturb(pair: FailOverPair) -> None:
     rng = pair.rng
     number = rng.choice((1, 2))
     node = pair.nodes[number]
-    match rng.randrange(14):
+    match rng.randrange(16):
         case 0 | 1:
             if node.is_running:
                 pair.kill(number)
@@ -71,6 +71,9 @@ def disturb(pair: FailOverPair) -> None:
             pair.cut()
         case 13:
             pair.nodes[1].is_stopped = pair.nodes[2].is_stopped = False
+        case 14 | 15:
+            pair.hand_over(1)
+            pair.hand_over(2)
 
 
 def heal(pair: FailOverPair) -> None:
@@ -122,15 +125,17 @@ def walked(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[Standing, Happening
 def test_no_schedule_has_two_masters_or_loses_what_was_acknowledged(
     *, states: int, walked: Counter[tuple[Standing, Happening]]
 ) -> None:
-    promotions = acknowledged = 0
-    count = max(40, states // 1_000)
+    promotions = acknowledged = hand_overs = 0
+    count = max(40, states // 600)
     for seed in range(count):
         try:
             pair = run_schedule(seed)
         except AssertionError as error:
             pytest.fail(f"seed {seed}: {error!r}")
         promotions += pair.promotions
+        hand_overs += pair.hand_overs
         acknowledged += len(pair.acknowledged)
     assert promotions >= count // 10
+    assert hand_overs >= count // 10
     assert acknowledged >= 100 * count
     assert set(STANDINGS) - RARE <= set(walked)

@@ -1,4 +1,4 @@
-"""A hand-over beside the lease of a sync pair, and beside etcd, whose key it does not pass on."""
+"""A hand-over beside the lease of a sync pair, and beside etcd."""
 
 import asyncio
 import random
@@ -11,8 +11,12 @@ import pytest
 
 from appliance.config.endpoint import Endpoint
 from appliance.config.setting import Address
+from appliance.coordination import etcd_wire
+from appliance.coordination.etcd_wire import Put
+from appliance.coordination.fail_over import FailOver
+from appliance.coordination.records import PairRecord, encode_pair, name_keys
 from appliance.coordination.standing import Standing
-from appliance.errors import ReplicaError, RoleError
+from appliance.errors import RoleError
 from appliance.pair.comparing_role import ComparingRole
 from appliance.pair.coordination import Coordination
 from appliance.pair.lease_watch import LeaseWatch
@@ -27,12 +31,19 @@ from appliance.store.role_file import RoleRecord
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.configs import small_config
 from tests.support.harness.slave_harness import SlaveHarness
+from tests.support.oracles.etcd_model import EtcdModel
 from tests.support.simulator.virtual_clock import VirtualClock
 from tests.unit.store.test_follower import write_some
 
 LIMIT_S = 30.0
 
 ETCD = (Endpoint("127.0.0.1", 1, is_secure=False),)
+
+CLUSTER = bytes(range(16))
+
+KEYS = name_keys("/latermq/", CLUSTER)
+
+YIELDED = RoleRecord(2, is_master=False, peer=Address("127.0.0.1", 1), has_yielded=True)
 
 Check = Callable[[BrokerHarness, MasterRole, list[object]], Coroutine[Any, Any, None]]
 
@@ -124,12 +135,73 @@ def test_master_does_not_go_solo_while_it_hands_over() -> None:
     run_master(check)
 
 
-def test_hand_over_is_refused_while_etcd_decides() -> None:
+@pytest.mark.parametrize(
+    ("standing", "pair"),
+    [
+        (Standing.LEANS, PairRecord(1, 1, in_sync=True)),
+        (Standing.HOLDS, PairRecord(1, 1, in_sync=False)),
+        (Standing.HOLDS, None),
+    ],
+)
+def test_hand_over_waits_for_the_key_and_for_a_slave_that_etcd_knows_to_be_in_sync(
+    standing: Standing, pair: PairRecord | None
+) -> None:
     async def check(harness: BrokerHarness, role: MasterRole, _shown: list[object]) -> None:
         role._changed(acknowledged(harness, State.STREAMING))
-        with pytest.raises(RoleError, match=r"key in etcd.*replication\.etcd is set"):
+        with pytest.raises(RoleError, match="etcd does not say"):
+            await role.hand_over()
+        role.act(decision(standing, pair))
+        with pytest.raises(RoleError, match="etcd does not say"):
+            await role.hand_over()
+        role.act(decision(Standing.HOLDS, PairRecord(1, 1, in_sync=True)))
+        with pytest.raises(RoleError, match="not up to date"):  # the server has no slave here
             await role.hand_over()
         assert not role.stops_serving.is_set()
+
+    run_master(check, etcd=ETCD, peer=Address("127.0.0.1", 1))
+
+
+def decision(standing: Standing, pair: PairRecord | None) -> Any:
+    return SimpleNamespace(
+        standing=standing, pair=pair, term=1, key_until_ms=0, is_alone=lambda _now_ms: False
+    )
+
+
+def test_master_that_hands_over_is_not_fenced_by_the_key_of_the_other_node() -> None:
+    async def check(_harness: BrokerHarness, role: MasterRole, _shown: list[object]) -> None:
+        role.act(decision(Standing.LEANS, PairRecord(1, 1, in_sync=True)))
+        role.stops_serving.set()
+        role.act(decision(Standing.YIELDS, PairRecord(2, 2, in_sync=False)))
+        assert not role.fenced.is_set()
+        role.stops_serving.clear()
+        role.act(decision(Standing.YIELDS, PairRecord(2, 2, in_sync=False)))
+        assert role.fenced.is_set()
+
+    run_master(check, etcd=ETCD, peer=Address("127.0.0.1", 1))
+
+
+def test_master_without_a_license_yet_is_not_fenced_by_a_promotion_that_failed() -> None:
+    """Its slave took the key, ended, and follows: it would be fenced again after each start."""
+
+    async def check(_harness: BrokerHarness, role: MasterRole, _shown: list[object]) -> None:
+        role.act(decision(Standing.YIELDS, PairRecord(2, 2, in_sync=False)))
+        assert not role.fenced.is_set()
+        role.act(decision(Standing.LEANS, PairRecord(2, 2, in_sync=False)))
+        role.act(decision(Standing.YIELDS, PairRecord(2, 2, in_sync=False)))
+        assert role.fenced.is_set()
+
+    run_master(check, etcd=ETCD, peer=Address("127.0.0.1", 1))
+
+
+def test_master_that_took_the_key_from_the_other_node_is_of_the_term_of_the_key() -> None:
+    async def check(harness: BrokerHarness, role: MasterRole, _shown: list[object]) -> None:
+        decides = decision(Standing.HOLDS, PairRecord(1, 5, in_sync=False))
+        decides.term = 5
+        role.act(decides)
+        assert (harness.broker.role.term, harness.broker.role.is_master) == (5, True)
+        decides.term = 3
+        role.act(decides)
+        assert harness.broker.role.term == 5
 
     run_master(check, etcd=ETCD, peer=Address("127.0.0.1", 1))
 
@@ -168,40 +240,75 @@ def test_slave_that_takes_over_waits_for_no_lease() -> None:
     asyncio.run(run())
 
 
-def test_slave_that_etcd_promotes_is_not_prepared_for_a_hand_over() -> None:
-    """Its master may have been started without `replication.etcd`."""
+def test_slave_that_takes_over_asks_etcd_for_the_key_afterwards() -> None:
     slave = slave_of(ETCD)
 
     async def run() -> None:
-        role = role_of(slave, Coordination(slave.config, slave.clock))
-        with pytest.raises(ReplicaError, match=r"replication\.etcd is set here"):
-            role.prepare()
-        with pytest.raises(ReplicaError, match=r"replication\.etcd is set here"):
-            role.take(slave.follower.next_term)
-        assert not slave.follower.is_promoted
+        coordination = Coordination(slave.config, slave.clock)
+        coordination.decides = decides = FailOver(
+            KEYS, node=2, role=RoleRecord(1, is_master=False), lease_ms=2_000
+        )
+        role = role_of(slave, coordination)
+        role.prepare()
+        role.take(slave.follower.next_term)
+        assert slave.broker.role.is_master
+        assert (decides.standing, decides.term) == (Standing.STOPS, slave.follower.term)
+        role.ends()
 
     asyncio.run(run())
 
 
-@pytest.mark.parametrize(
-    ("record", "begins"),
-    [
-        (RoleRecord(1, is_master=True, peer=None), 1),
-        (RoleRecord(2, is_master=False, peer=Address("127.0.0.1", 1), has_yielded=True), 3),
-    ],
-    ids=["compares", "yielded"],
-)
-def test_node_that_compares_or_yielded_goes_on_with_the_key(
-    record: RoleRecord, begins: int
-) -> None:
-    written: list[RoleRecord] = []
+def comparing(record: RoleRecord, written: list[RoleRecord]) -> ComparingRole:
     broker: Any = SimpleNamespace(
         config=small_config(), role=record, role_file=SimpleNamespace(put=written.append)
     )
-    role = ComparingRole(broker, SimpleNamespace(node=1), ONE_MACHINE)  # type: ignore[arg-type]
-    decides: Any = SimpleNamespace(standing=Standing.HOLDS, term=begins)
-    role.act(decides)
-    role.act(decides)
+    log: Any = SimpleNamespace(node=1)
+    return ComparingRole(broker, log, ONE_MACHINE)
+
+
+def test_node_that_compares_goes_on_with_the_key() -> None:
+    written: list[RoleRecord] = []
+    role = comparing(RoleRecord(1, is_master=True, peer=None), written)
+    for _ in range(2):
+        role.act(decision(Standing.HOLDS, PairRecord(1, 1, in_sync=False)))
     assert role._member.state is MemberState.SERVING
-    assert (role._member.record.term, role._member.record.is_master) == (begins, True)
-    assert written == ([] if record.is_master else [role._member.record])
+    assert (role._member.record.term, written) == (1, [])
+
+
+def test_node_that_yielded_does_not_go_on_with_the_key() -> None:
+    """The other node may have taken over, and not have come to etcd yet."""
+    written: list[RoleRecord] = []
+    role = comparing(YIELDED, written)
+    role.act(decision(Standing.HOLDS, PairRecord(1, 1, in_sync=True)))
+    assert role._member.state is MemberState.YIELDED
+    assert not written
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_node_that_yielded_does_not_take_the_key_however_long_it_waits(mode: str) -> None:
+    etcd = EtcdModel()
+    lease, _ = etcd_wire.decode_grant(etcd.handle(etcd_wire.grant(5), 0))
+    put = Put(KEYS.pair, encode_pair(PairRecord(1, 1, in_sync=True)))
+    etcd.handle(etcd_wire.transact({}, [put]), 0)
+    assert lease
+
+    async def run(record: RoleRecord) -> Standing:
+        clock = VirtualClock()
+        config = small_config(replication=mode, etcd=ETCD, peer=Address("127.0.0.1", 1))
+        coordination = Coordination(config, clock)
+        coordination.begin(cluster=CLUSTER, node=1, role=record, is_continued=False)
+        await coordination.stop()
+        coordination.bind(comparing(record, []))
+        decides = coordination.decides
+        assert decides is not None
+        for _ in range(200):
+            clock.advance_ms(100)
+            coordination._look()
+            now_ms = coordination.now_ms()
+            if (step := decides.next_step(now_ms)) is not None:
+                decides.answered(etcd.handle(step.call, now_ms), now_ms)
+        return decides.standing
+
+    assert asyncio.run(run(YIELDED)) is Standing.COMPARES
+    waits = Standing.COMPARES if mode == "sync" else Standing.HOLDS
+    assert asyncio.run(run(RoleRecord(1, is_master=True))) is waits

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from appliance.codec_preparation import PAUSES_MAX, prepare_codecs
 from appliance.errors import RemoteProtocolError
-from appliance.main import PREPARE_PAUSES_MAX, prepare_codecs
 from compat.kafka import dispatch
 from compat.kafka.protocol import messages
 
@@ -39,7 +39,7 @@ def refuse(*_: Any) -> Any:
 
 
 def test_no_first_request_compiles_once_all_are_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
-    asyncio.run(prepare_codecs(never, pause_s=0))
+    asyncio.run(prepare_codecs(dispatch.prepare(), never, pause_s=0))
     monkeypatch.setattr(messages, "_compile", refuse)
     for key, version in SERVED:
         with contextlib.suppress(RemoteProtocolError):
@@ -68,15 +68,15 @@ def test_a_codec_waits_while_the_broker_is_busy_but_not_for_ever() -> None:
         asked.append(sum(schema.cache_info().currsize for schema in SCHEMAS))
         return asked[-1] != 2
 
-    asyncio.run(prepare_codecs(is_busy, pause_s=0))
+    asyncio.run(prepare_codecs(dispatch.prepare(), is_busy, pause_s=0))
     waits = [asked.count(number) for number in (1, 2, 3)]
-    assert waits == [PREPARE_PAUSES_MAX, 1, PREPARE_PAUSES_MAX]
+    assert waits == [PAUSES_MAX, 1, PAUSES_MAX]
     assert asked[-1] == 2 * len(SERVED)
 
 
 def test_the_collector_is_on_again_when_preparing_is_interrupted() -> None:
     async def interrupt() -> None:
-        task = asyncio.ensure_future(prepare_codecs(never, pause_s=0))
+        task = asyncio.ensure_future(prepare_codecs(dispatch.prepare(), never, pause_s=0))
         await asyncio.sleep(0)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
