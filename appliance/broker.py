@@ -49,6 +49,7 @@ from appliance.store.log.flush_job import FlushJob
 from appliance.store.log_snapshots import LogSnapshots
 from appliance.store.message_store import MessageStore
 from appliance.store.recovery.report import Progress, RecoveryReport
+from appliance.store.repair import Repair
 from appliance.store.role_file import RoleFile, RoleRecord
 from appliance.store.source_log import SourceLog
 from appliance.store.state.checkpointer import Checkpointer
@@ -223,6 +224,11 @@ class Broker:
     def comparison(self) -> Comparison | None:
         """A pair's master before its first write, once its start has come so far; else None."""
         return self._store.comparison
+
+    @property
+    def repair(self) -> Repair | None:
+        """A slave whose log is damaged, once its start has come so far; else None."""
+        return self._store.repair
 
     @property
     def role_file(self) -> RoleFile:
@@ -429,7 +435,7 @@ class Broker:
 
     def save_units(self) -> bool:
         """Save a slice of the ConsumeQueue units; return True if the next should come soon."""
-        return self._store.save_units(partitions_max=HOUSEKEEPING_PARTITIONS)
+        return self._store.units.save(partitions_max=HOUSEKEEPING_PARTITIONS)
 
     def _expire_state(self) -> None:
         """Let ids, producers and offsets expire, in slices; by the age that `retention` steps."""

@@ -24,6 +24,7 @@ from appliance.pair.comparing_role import Compared, ComparingRole
 from appliance.pair.coordination import Coordination
 from appliance.pair.link_settings import read_secret
 from appliance.pair.master_role import MasterRole
+from appliance.pair.repairing_role import Repaired, RepairingRole
 from appliance.pair.slave_front import SlaveFront
 from appliance.pair.slave_role import Outcome, SlaveRole
 from appliance.pump import Pump
@@ -305,8 +306,9 @@ class Service:
             if self._stop.is_set():
                 self._broker.abandon()
                 return False
-            if not await self._compare() or not await self._follow():
-                return False
+            for step in (self._compare, self._repair, self._follow):
+                if not await step():
+                    return False
         for rejected in self._broker.report.rejected:
             _log.warning("%s", rejected)
         for damage in self._broker.report.damage:
@@ -333,7 +335,7 @@ class Service:
         secret = read_secret(self._fs, self._config.replication_secret_file)
         if self._config.replication != "none":
             await self._bind_replication()
-        comparison.tried = self.tried
+        comparison.damage.tried = self.tried
         damaged = comparison.damaged()
         role = ComparingRole(self._broker, comparison, secret)
         self._status.joins(role)
@@ -354,6 +356,36 @@ class Service:
             self._broker.close()
             _log.info("ends the comparison")
         return outcome is Compared.GOES_ON
+
+    async def _repair(self) -> bool:
+        """Let a slave whose log is damaged get these parts from its master; return if to go on."""
+        log = self._broker.repair
+        if log is None or log.is_over:
+            return True
+        log.damage.tried = self.tried
+        damaged = log.damaged()
+        outcome = Repaired.IMPOSSIBLE
+        if damaged:
+            role = RepairingRole(
+                self._broker, log, read_secret(self._fs, self._config.replication_secret_file)
+            )
+            self._status.joins(role)
+            self._notifier.status("gets damaged parts of its log from the master")
+            sys.stdout.write(f"latermq repairing admin={self._admin_address}\n")
+            sys.stdout.flush()
+            if self._coordination is not None:
+                self._coordination.bind(role)
+            outcome = await role.repair(self._stop)
+        if outcome is Repaired.IMPOSSIBLE:
+            log.give_up()
+            return True
+        self.must_start_again = outcome is Repaired.STARTS_AGAIN
+        if self.must_start_again:
+            self.tried |= frozenset(damaged)
+            what = counted(len(damaged), "damaged part")
+            _log.warning("repaired %s of the log from the master", what)
+        self._broker.close()
+        return False
 
     async def _follow(self) -> bool:
         """Follow a master if this is a slave, until the promotion; return whether to go on."""

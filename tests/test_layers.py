@@ -13,6 +13,7 @@ from tests.support.docs.source_files import PACKAGES, SourceFile, package_files
 
 LAYERS: Final[dict[str, int]] = {
     # 6: the composition root, the only place that knows every part
+    "appliance.codec_preparation": 6,
     "appliance.kafka_facade": 6,
     "appliance.main": 6,
     "appliance.cli": 6,
@@ -34,6 +35,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.replication.link": 5,
     "appliance.replication.master": 5,
     "appliance.replication.question": 5,
+    "appliance.replication.repair": 5,
     "appliance.replication.slave": 5,
     "appliance.replication.transport": 5,
     "appliance.system.listening": 5,

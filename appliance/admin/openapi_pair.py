@@ -26,6 +26,7 @@ PAIR_SCHEMA: Final = object_of(
         "enum": [
             "off",
             "comparing",
+            "repairing",
             "waiting",
             "handshake",
             "catch-up",

@@ -135,7 +135,8 @@ class ReplicationStatus:
         solo: a master of a sync pair that waits for no slave for now.
         node: 1 or 2; 0 if this node is none of a pair.
         state: "off", "waiting" for the peer, "handshake", "catch-up", "streaming";
-            "comparing": a master that serves nobody yet.
+            "comparing": a master that serves nobody yet; "repairing": a slave that gets damaged
+            parts of its log.
         peer: address of the other node; None if it is not connected.
         end: log position of the end of this node's log.
         received, durable: what the slave has, and what of that is on its disk; None if no slave was

@@ -30,6 +30,8 @@ class Role(IntEnum):
     SLAVE = 2
     COMPARING = 3
     """A master that serves nobody yet, because it compares its log with the other node's."""
+    REPAIRING = 4
+    """A slave whose log is damaged, and that asks its master for these parts of it alone."""
 
 
 class Tag(IntEnum):

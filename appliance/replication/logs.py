@@ -14,7 +14,16 @@ NO_CLUSTER: Final = bytes(16)
 NO_POS: Final = -1
 """The position of the last frame of an empty log."""
 
-__all__ = ["NO_CLUSTER", "NO_POS", "ReplicaError", "ReplicaLog", "SourceLog", "Taker"]
+__all__ = [
+    "NO_CLUSTER",
+    "NO_POS",
+    "DamagedLog",
+    "HeldLog",
+    "ReplicaError",
+    "ReplicaLog",
+    "SourceLog",
+    "Taker",
+]
 
 
 class SourceLog(Protocol):
@@ -90,8 +99,8 @@ class SourceLog(Protocol):
         """
 
 
-class ReplicaLog(Protocol):
-    """The log of a slave: bytes of the master at the same positions."""
+class HeldLog(Protocol):
+    """The log of a slave, as it introduces itself to its master."""
 
     @property
     def cluster(self) -> bytes:
@@ -127,6 +136,35 @@ class ReplicaLog(Protocol):
 
     def epochs(self) -> list[tuple[int, int]]:
         """Return as `SourceLog.epochs`."""
+
+
+class DamagedLog(HeldLog, Protocol):
+    """The log of a slave that has damaged parts."""
+
+    def damaged(self) -> list[tuple[int, int]]:
+        """Return the damaged parts that the master may have, as log positions, ascending."""
+
+    def write(self, pos: int, data: bytes) -> None:
+        """Write bytes of the master's log over damaged ones.
+
+        Args:
+            pos: in a damaged part.
+            data: at least 1 byte; does not cross the end of that part.
+
+        Raises:
+            StorageError: they cannot be written.
+        """
+
+    def flush(self) -> None:
+        """Make durable what was written.
+
+        Raises:
+            StorageError: a sync failed, which ends the process.
+        """
+
+
+class ReplicaLog(HeldLog, Protocol):
+    """The log of a slave: bytes of the master at the same positions."""
 
     def read(self, pos: int, size: int) -> bytes:
         """Return bytes of the log; runs on a thread.

@@ -13,7 +13,7 @@ from appliance.replication import wire
 from appliance.replication.common_point import CommonPoint, LogFacts, Relation, find_common_point
 from appliance.replication.facts import Facts, Role
 from appliance.replication.link_limits import CatchUp, LinkLimits
-from appliance.replication.logs import NO_CLUSTER, SourceLog
+from appliance.replication.logs import NO_CLUSTER, NO_POS, SourceLog
 from appliance.replication.message_reader import MessageReader
 from appliance.replication.states import MASTER_STATES, Event, State, Walk
 from appliance.replication.wire import (
@@ -114,6 +114,7 @@ class MasterSession:
         self.is_answered = False
         self._common: CommonPoint | None = None
         self._missing: list[tuple[int, int]] = []
+        self._requested: tuple[int, int] | None = None
         self.found: Data | None = None
         self._term = 0
         self.is_ready = self.is_taken = False
@@ -163,6 +164,8 @@ class MasterSession:
                     self._handle_hello(body, now_ms)
                 elif kind is MessageType.BYTES:
                     self._handle_bytes(wire.decode_bytes(body))
+                elif kind is MessageType.REQUEST:
+                    self._handle_request(*wire.decode_read(body))
                 elif kind in (MessageType.READY, MessageType.TAKEN):
                     self._handle_step(kind, wire.decode_term(body))
                 else:
@@ -204,6 +207,8 @@ class MasterSession:
         Call it only after what it returned before was passed to `loaded`.
         """
         self._is_paced = False
+        if self.state is State.REPAIRING:
+            return self._requested
         if not self.has_stream:
             return None
         waiting = self._log.committed_pos - self.sent_pos
@@ -224,6 +229,10 @@ class MasterSession:
 
     def loaded(self, pos: int, data: bytes, now_ms: int) -> None:
         """Send bytes of the log that were read for `next_read`."""
+        if self.state is State.REPAIRING:
+            self._requested = None
+            self._walk.go(Event.SUPPLY)
+            self._output.append(wire.encode_bytes(pos, data, MessageType.SUPPLY))
         if not self.has_stream:
             return
         assert pos == self.sent_pos
@@ -241,6 +250,23 @@ class MasterSession:
             before = self._beat
             if before is None or before != self._make_beat(before.time_ms):
                 self._send_beat(now_ms)
+
+    def _begin_supply(self, common: CommonPoint) -> None:
+        """Let a slave whose log is damaged ask for parts of what both logs have."""
+        self.relation, self._common_pos = common.relation, common.pos
+        self._send_welcome(common.pos)
+        self._walk.go(Event.DAMAGED)
+
+    def _handle_request(self, pos: int, size: int) -> None:
+        if self._requested is not None:
+            raise RemoteProtocolError("a REQUEST before the last one is answered")
+        if not self._log.start_pos <= pos < pos + size <= self._common_pos:
+            raise RemoteProtocolError(
+                f"a REQUEST from {pos} to {pos + size}; both logs have {self._log.start_pos} to "
+                f"{self._common_pos}"
+            )
+        self._walk.go(Event.REQUEST)
+        self._requested = (pos, size)
 
     def _find_missing(self, hello: Hello, common: CommonPoint) -> list[tuple[int, int]]:
         """Return what this node lacks and the slave has, as log positions."""
@@ -340,10 +366,13 @@ class MasterSession:
         if mismatch is not None:
             self._refuse(mismatch)
             return
-        if self.hello.facts.role is not Role.SLAVE:  # it asks who the master is
-            self._answer(self._log.start_pos)
+        is_damaged = self.hello.facts.role is Role.REPAIRING
+        if self.hello.facts.role is not Role.SLAVE and not is_damaged:
+            self._answer(self._log.start_pos)  # it asks who the master is
             return
-        unfit = self._find_newer_term(self.hello) or self._find_short_lease(self.hello)
+        unfit = self._find_newer_term(self.hello)
+        if unfit is None and not is_damaged:
+            unfit = self._find_short_lease(self.hello)
         if unfit is not None:
             self._refuse(unfit)
             return
@@ -352,16 +381,23 @@ class MasterSession:
         except StorageError as error:
             self.fail(f"the logs cannot be compared: {error.message}")
             return
+        if is_damaged:
+            self._begin_supply(common)
+        else:
+            self._begin(self.hello, common, now_ms)
+
+    def _begin(self, hello: Hello, common: CommonPoint, now_ms: int) -> None:
+        """Begin a stream to a slave, or compare logs with it."""
         refused: Refused | None
-        missing = self._find_missing(self.hello, common) if self._compares else []
+        missing = self._find_missing(hello, common) if self._compares else []
         if missing:
             self._begin_taking(common, missing)
             return
-        if self._lost_end(self.hello, common):
-            text = f"lost what is after {common.pos}; the slave has it up to {self.hello.end_pos}"
+        if self._lost_end(hello, common):
+            text = f"lost what is after {common.pos}; the slave has it up to {hello.end_pos}"
             refused = Refused(RefusalCode.AHEAD, text)
         else:
-            refused = self._admit(self.hello)
+            refused = self._admit(hello)
         if refused is not None:
             self._refuse(refused)
         elif self._compares:
@@ -413,6 +449,11 @@ class MasterSession:
 
     def _compare(self, hello: Hello) -> CommonPoint:
         log = self._log
+        is_damaged = hello.facts.role is Role.REPAIRING or bool(self._damaged())
+        if is_damaged and hello.last_pos != NO_POS and log.crc_at(hello.last_pos) == hello.last_crc:
+            # The list of epochs may lack one that begins in a damaged part. A slave got its last
+            # frame after all before it, so the same frame here says as much.
+            return CommonPoint(hello.end_pos, Relation.FOLLOWS)
         return find_common_point(
             LogFacts(log.start_pos, log.committed_pos, log.epochs()),
             LogFacts(hello.start_pos, hello.end_pos, hello.epochs),

@@ -13,7 +13,7 @@ from appliance.errors import RemoteProtocolError
 from appliance.replication import wire
 from appliance.replication.facts import Facts, Role
 from appliance.replication.link_limits import CatchUp, LinkLimits
-from appliance.replication.logs import NO_CLUSTER, NO_POS, ReplicaLog
+from appliance.replication.logs import NO_CLUSTER, NO_POS, HeldLog, ReplicaLog
 from appliance.replication.message_reader import MessageReader
 from appliance.replication.states import SLAVE_STATES, Event, State, Walk
 from appliance.replication.wire import Ack, Beat, Data, Hello, MessageType, Welcome, Yield
@@ -57,6 +57,22 @@ class Read:
 
 
 Order: TypeAlias = Begin | Append | Prepare | Take | Read
+
+
+def introduce(log: HeldLog, facts: Facts) -> Hello:
+    """Return the HELLO of a node and its log."""
+    return Hello(
+        cluster=log.cluster,
+        node=log.node,
+        format_version=log.format_version,
+        segment_size_bytes=log.segment_size_bytes,
+        start_pos=log.start_pos,
+        end_pos=log.end_pos,
+        last_pos=log.last_pos,
+        last_crc=log.last_crc,
+        epochs=tuple(log.epochs()[-wire.EPOCH_COUNT_MAX :]),
+        facts=facts,
+    )
 
 
 class SlaveSession:
@@ -269,19 +285,7 @@ class SlaveSession:
                 f"the master speaks version {challenge.version} of the protocol, "
                 f"this node version {wire.VERSION}"
             )
-        log = self._log
-        self._hello = Hello(
-            cluster=log.cluster,
-            node=log.node,
-            format_version=log.format_version,
-            segment_size_bytes=log.segment_size_bytes,
-            start_pos=log.start_pos,
-            end_pos=log.end_pos,
-            last_pos=log.last_pos,
-            last_crc=log.last_crc,
-            epochs=tuple(log.epochs()[-wire.EPOCH_COUNT_MAX :]),
-            facts=self._facts(),
-        )
+        self._hello = introduce(self._log, self._facts())
         self._output.append(
             wire.encode_hello(
                 self._hello,

@@ -16,6 +16,7 @@ class State(Enum):
 
     HANDSHAKE = "handshake"
     COMPARING = "comparing"
+    REPAIRING = "repairing"
     CATCH_UP = "catch-up"
     STREAMING = "streaming"
     HANDING_OVER = "handing over"
@@ -32,8 +33,11 @@ class Event(Enum):
     ANSWERED = "all is said, and no stream begins"
     NO_STREAM = "WELCOME of a master that compares arrives"
     LACKS = "HELLO shows that the slave has what this master lost"
+    DAMAGED = "HELLO of a slave whose log is damaged arrives"
     READ = "READ is sent, or arrives"
     BYTES = "BYTES is sent, or arrives"
+    REQUEST = "REQUEST arrives"
+    SUPPLY = "SUPPLY is sent"
     REFUSED = "REFUSED is sent, or arrives"
     DATA = "DATA arrives"
     BEAT = "BEAT arrives"
@@ -62,6 +66,8 @@ ARRIVALS: Final[dict[MessageType, Event]] = {
     MessageType.TAKEN: Event.TAKEN,
     MessageType.READ: Event.READ,
     MessageType.BYTES: Event.BYTES,
+    MessageType.REQUEST: Event.REQUEST,
+    MessageType.SUPPLY: Event.SUPPLY,
 }
 
 WITH_STREAM: Final = (State.CATCH_UP, State.STREAMING, State.HANDING_OVER, State.YIELDED)
@@ -77,6 +83,7 @@ MASTER_READS: Final = frozenset(
         MessageType.READY,
         MessageType.TAKEN,
         MessageType.BYTES,
+        MessageType.REQUEST,
     }
 )
 SLAVE_READS: Final = frozenset(MessageType) - MASTER_READS
@@ -86,6 +93,7 @@ MASTER_STATES: Final[States] = {
     (State.HANDSHAKE, Event.HELLO): State.CATCH_UP,
     (State.HANDSHAKE, Event.ANSWERED): State.LOST,
     (State.HANDSHAKE, Event.LACKS): State.COMPARING,
+    (State.HANDSHAKE, Event.DAMAGED): State.REPAIRING,
     (State.HANDSHAKE, Event.REFUSED): State.LOST,
     (State.HANDSHAKE, Event.FAULT): State.LOST,
     (State.HANDSHAKE, Event.SILENCE): State.LOST,
@@ -96,6 +104,11 @@ MASTER_STATES: Final[States] = {
     (State.COMPARING, Event.FAULT): State.LOST,
     (State.COMPARING, Event.SILENCE): State.LOST,
     (State.COMPARING, Event.CLOSED): State.LOST,
+    (State.REPAIRING, Event.REQUEST): State.REPAIRING,
+    (State.REPAIRING, Event.SUPPLY): State.REPAIRING,
+    (State.REPAIRING, Event.FAULT): State.LOST,
+    (State.REPAIRING, Event.SILENCE): State.LOST,
+    (State.REPAIRING, Event.CLOSED): State.LOST,
     (State.CATCH_UP, Event.ACK): State.CATCH_UP,
     (State.CATCH_UP, Event.CAUGHT_UP): State.STREAMING,
     (State.CATCH_UP, Event.FAULT): State.LOST,

@@ -65,6 +65,8 @@ class MessageType(IntEnum):
     TAKEN = 11
     READ = 12
     BYTES = 13
+    REQUEST = 14
+    SUPPLY = 15
 
 
 class RefusalCode(IntEnum):
@@ -243,6 +245,8 @@ BODY_SIZES: Final[dict[MessageType, tuple[int, int]]] = {
     MessageType.TAKEN: (_TERM.size, _TERM.size),
     MessageType.READ: (_READ.size, _READ.size),
     MessageType.BYTES: (POS.size + 1, POS.size + READ_SIZE_MAX_BYTES),
+    MessageType.REQUEST: (_READ.size, _READ.size),
+    MessageType.SUPPLY: (POS.size + 1, POS.size + READ_SIZE_MAX_BYTES),
 }
 """The least and the most bytes of each body."""
 
@@ -484,10 +488,10 @@ def decode_yield(body: bytes) -> Yield:
     return Yield(*_YIELD.unpack(body))
 
 
-def encode_read(pos: int, size: int) -> bytes:
-    """Return a READ of 1 to READ_SIZE_MAX_BYTES bytes."""
+def encode_read(pos: int, size: int, kind: MessageType = MessageType.READ) -> bytes:
+    """Return a READ, or a REQUEST, of 1 to READ_SIZE_MAX_BYTES bytes."""
     assert 1 <= size <= READ_SIZE_MAX_BYTES
-    return _message(MessageType.READ, _READ.pack(pos, size))
+    return _message(kind, _READ.pack(pos, size))
 
 
 def decode_read(body: bytes) -> tuple[int, int]:
@@ -498,14 +502,14 @@ def decode_read(body: bytes) -> tuple[int, int]:
     """
     pos, size = _READ.unpack(body)
     if pos < 0 or not 1 <= size <= READ_SIZE_MAX_BYTES:
-        raise RemoteProtocolError(f"a READ of {size} bytes at {pos}")
+        raise RemoteProtocolError(f"asks for {size} bytes at {pos}")
     return pos, size
 
 
-def encode_bytes(pos: int, data: bytes) -> bytes:
-    """Return a BYTES with 1 to READ_SIZE_MAX_BYTES bytes of the log."""
+def encode_bytes(pos: int, data: bytes, kind: MessageType = MessageType.BYTES) -> bytes:
+    """Return a BYTES, or a SUPPLY, with 1 to READ_SIZE_MAX_BYTES bytes of the log."""
     assert 1 <= len(data) <= READ_SIZE_MAX_BYTES
-    return _message(MessageType.BYTES, POS.pack(pos) + data)
+    return _message(kind, POS.pack(pos) + data)
 
 
 def decode_bytes(body: bytes) -> Data:

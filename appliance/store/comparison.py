@@ -11,16 +11,15 @@ from functools import partial
 from _core.bytes.layout import AT_CRC, FORMAT_VERSION, FRAME_HEADER_SIZE
 from _core.log.frames import read_header
 from appliance.config.config import Config
+from appliance.store.damaged_parts import DamagedParts
 from appliance.store.follower import Follower
 from appliance.store.log.data_files import DataFiles
 from appliance.store.log.segment import FreedSegment
 from appliance.store.node_number import choose_node
 from appliance.store.recovery.decisions import Stop
-from appliance.store.recovery.log_knowledge import is_covered
 from appliance.store.recovery.report import Progress
 from appliance.store.recovery.start import Start
 from appliance.store.role_file import RoleFile
-from appliance.system.files import File
 
 NO_CLUSTER_BYTES = bytes(16)
 
@@ -30,7 +29,7 @@ class Comparison:
 
     Attributes:
         is_over: set by `go_on`; the start then goes on.
-        tried: damaged parts that an earlier start of this process repaired in vain.
+        damage: the damaged parts of the log.
     """
 
     def __init__(
@@ -60,8 +59,7 @@ class Comparison:
         )
         self._taker: Follower | None = None
         self._was_clean = stop is Stop.CLEAN
-        self.tried: frozenset[tuple[int, int]] = frozenset()
-        self._repaired: dict[File, None] = {}
+        self.damage = DamagedParts(files.log, start)
         self._segment_size_bytes, self._node = config.segment_size_bytes, node
         self._acknowledges_received = config.replication == "sync" and config.flush == "async"
         self.is_over = False
@@ -89,7 +87,7 @@ class Comparison:
     @property
     def wants_start(self) -> bool:
         """Damaged bytes were replaced: a new start must read them."""
-        return bool(self._repaired)
+        return self.damage.has_written
 
     @property
     def leaves_clean(self) -> bool:
@@ -97,23 +95,8 @@ class Comparison:
         return self._was_clean and not (self.has_taken or self.wants_start)
 
     def damaged(self) -> list[tuple[int, int]]:
-        """Return the damaged parts of the log that nobody judged or repaired yet, ascending.
-
-        Bytes of a segment whose file is gone cannot be repaired.
-        """
-        verdicts, places = list(self._start.state.verdicts), self._log.files.places
-        found = [(begin, end) for begin, end, _ in self._start.scan.damage]
-        return [
-            (begin, end)
-            for begin, end in found
-            if (begin, end) not in self.tried
-            and not is_covered((begin, end), verdicts)
-            and any(base <= begin and end <= base + size for base, size in places)
-        ]
-
-    def _repair(self, pos: int, data: bytes) -> None:
-        """Write bytes of the slave's log over damaged ones; a new start reads and checks them."""
-        self._repaired[self._log.files.write_raw(pos, data)] = None
+        """Return the damaged parts of the log; see `DamagedParts.find`."""
+        return self.damage.find()
 
     def write(self, pos: int, data: bytes) -> None:
         """Write bytes of the slave's log, which this node wrote and lost, in a power cut say.
@@ -129,7 +112,7 @@ class Comparison:
         """
         taker = self._taker
         if pos < self.committed_pos:
-            self._repair(pos, data)
+            self.damage.write(pos, data)
             return
         if taker is None:
             taker = self._taker = self._make_taker()
@@ -143,8 +126,7 @@ class Comparison:
         Raises:
             StorageError: a sync failed, which ends the process.
         """
-        for file in self._repaired:
-            file.fdatasync()
+        self.damage.flush()
         if self._taker is not None:
             self._taker.flush()
 

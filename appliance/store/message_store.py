@@ -9,13 +9,12 @@ Order of a write: `commit` (page cache), then `begin_flush` to `end_flush` (disk
 the visible position. Layer 2.
 """
 
-import itertools
 import logging
 from collections.abc import Callable, Iterator, Set
 
 from _core.bytes.layout import KIND_EPOCH, KIND_PRODUCER, KIND_TOPIC
 from _core.log.tail import ROOM_CONTROL
-from _core.queue.partition import Partition, Topic
+from _core.queue.partition import Topic
 from _core.state.writer import LogWriter
 from appliance.config.config import Config
 from appliance.config.setting import parse_hours
@@ -38,11 +37,7 @@ from appliance.store.log.segment import FreedSegment
 from appliance.store.log_snapshots import LogSnapshots, shared_end
 from appliance.store.node_number import choose_node
 from appliance.store.paths import DataPaths, parse_segment_name
-from appliance.store.queue.consume_queue import (
-    UNITS_PER_SLICE,
-    UNITS_SAVED_AT,
-    ConsumeQueues,
-)
+from appliance.store.queue.consume_queue import ConsumeQueues
 from appliance.store.recovery import admission
 from appliance.store.recovery.decisions import TAILS, End, Stop
 from appliance.store.recovery.identity import identify
@@ -53,6 +48,7 @@ from appliance.store.recovery.restored import forget_restored, is_restored
 from appliance.store.recovery.start import Start
 from appliance.store.recovery.verdict import Verdict, find_end
 from appliance.store.recovery.verdict_log import append_verdict
+from appliance.store.repair import Repair
 from appliance.store.role_file import RoleFile
 from appliance.store.state import control_frames
 from appliance.store.state.age_clock import AgeClock
@@ -63,6 +59,7 @@ from appliance.store.state.flushed_mark import FlushedMark
 from appliance.store.state.log_calls import LogCalls
 from appliance.store.state.snapshot import KnownDamage
 from appliance.store.state.state import State
+from appliance.store.unit_saver import UnitSaver
 from appliance.system.clock import Clock
 from appliance.system.files import FileSystem, Lock
 from appliance.units import NS_PER_MS
@@ -76,11 +73,12 @@ class MessageStore:
     Attributes:
         log: the CommitLog.
         state: everything derived from the log; `recover` replaces it.
-        writer, cold, checkpoints, carriers, head_freer, mark, disk_space, snapshots, report: set
-            by `recover`.
+        writer, cold, units, checkpoints, carriers, head_freer, mark, disk_space, snapshots,
+            report: set by `recover`.
         damage: all known damage, found by recovery or later.
         follower: a slave's end of the log, until it is promoted; else None.
         comparison: a pair's master before its first write; else None.
+        repair: a slave whose log is damaged, before its first write; else None.
         role: which role this node has in a pair, and in which term.
         stop_error: the error if `close` could not take a checkpoint; the next start replays more.
     """
@@ -91,6 +89,7 @@ class MessageStore:
     snapshots: LogSnapshots
     report: RecoveryReport
     cold: ColdReader
+    units: UnitSaver
     head_freer: HeadFreer
     carriers: Carriers
 
@@ -139,11 +138,11 @@ class MessageStore:
         self.role = RoleFile(fs, self._paths, config)
         self._lock: Lock | None = None
         self._freed: list[FreedSegment] = []
-        self._unsaved: Iterator[Partition] = iter(())
         self.damage: list[Damage] = []
         self.producer_ids_pos = 0
         self.follower: Follower | None = None
         self.comparison: Comparison | None = None
+        self.repair: Repair | None = None
         self.stop_error: StorageError | CorruptionError | None = None
         self.state = self._new_state()
         self._queues = ConsumeQueues(fs, self._paths, self.state.projections.blocks)
@@ -218,6 +217,11 @@ class MessageStore:
         enter_directory(self._files)
         start.finish()
         node = choose_node(self._fs, self._paths, self._config)
+        size = self._config.segment_size_bytes
+        repair = Repair(self.log, start, node=node, segment_size=size)
+        if repair.damage.find():
+            self.repair = repair
+            yield from repair.wait()
         self.follower = Follower(
             self._files, start, self._freed, config=self._config, node=node, role=self.role
         )
@@ -335,6 +339,7 @@ class MessageStore:
 
     def _make_parts(self, start: Start) -> None:
         self.cold = self.make_reader()
+        self.units = UnitSaver(self._queues, self.state)
         follower = self.follower
         self.checkpoints = (
             make_checkpointer(self._files, start, self._config)
@@ -444,8 +449,9 @@ class MessageStore:
             self.stop_error = self.follower.close()
             self.abandon(is_clean=True)
             return
-        if self.comparison is not None and not self.comparison.is_over:
-            self.abandon(is_clean=self.comparison.leaves_clean)
+        waits = self.comparison or self.repair
+        if waits is not None and not waits.is_over:
+            self.abandon(is_clean=waits.leaves_clean)
             return
         self.commit()
         self.flush()
@@ -566,30 +572,3 @@ class MessageStore:
     def space(self) -> tuple[int, int]:
         """See `FileSystem.space`."""
         return self._fs.space(self._paths.root)
-
-    # Housekeeping
-
-    def save_units(self, *, partitions_max: int) -> bool:
-        """Save some units of the next partitions if they have many; call it often to visit all.
-
-        Args:
-            partitions_max: visit at most this many, so that the loop is not blocked.
-
-        Returns:
-            True if there are so many units that the next call should come soon.
-        """
-        left = UNITS_PER_SLICE
-        for _ in range(partitions_max):
-            partition = next(self._unsaved, None)
-            if partition is None:
-                self._unsaved = iter(
-                    [p for p in self.state.projections.partitions if p is not None]
-                )
-                return False
-            count = partition.unsaved_count + partition.moved_count
-            if count >= UNITS_SAVED_AT and not partition.topic.deleted:
-                left = self._queues.save(partition, units_max=left)
-                if not left:
-                    self._unsaved = itertools.chain((partition,), self._unsaved)
-                    return True
-        return False

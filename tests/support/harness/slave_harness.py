@@ -37,6 +37,7 @@ class SlaveHarness:
         self.broker = Broker(self.clock, self.disk, self.config, KAFKA_FACADE)
         self._start: Iterator[Progress] = iter(self.broker.recover())
         while self.broker.follower is None:
+            assert self.broker.repair is None, "its log is damaged"
             next(self._start)
         self.follower: Follower = self.broker.follower
 

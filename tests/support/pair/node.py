@@ -8,7 +8,8 @@ from appliance.broker import Broker
 from appliance.config.setting import Address
 from appliance.errors import LatermqError
 from appliance.main import Service
-from tests.support.harness.configs import small_config
+from appliance.store.paths import DataPaths
+from tests.support.harness.configs import DATA_DIR, small_config
 from tests.support.simulator.node_clock import NodeClock
 from tests.support.simulator.sim_fs import (
     DISK_SIZE_BYTES,
@@ -24,6 +25,8 @@ KAFKA_PORT: Final = 9092
 PEER_PORT: Final = 9292
 FILE_LIMIT: Final = 10_000
 
+UNDAMAGED: Final = "a slave repairs a log that nobody damaged"
+
 
 class PairNode:
     """A machine of the pair.
@@ -36,6 +39,7 @@ class PairNode:
         end_pos: where the log ended at its last clean stop.
         committed_pos, epoch: of its log, when it last was a master; see `note_log`.
         starts: how many processes there were.
+        is_damaged: bytes of its log were changed.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class PairNode:
         self.end_pos: int | None = None
         self.committed_pos = self.epoch = 0
         self.starts = 0
+        self.is_damaged = False
         self.thread_ms = 0.5
 
     @staticmethod
@@ -116,8 +121,8 @@ class PairNode:
             **self._settings,
         )
 
-    def _begin(self, loop: SimLoop) -> None:
-        self.service = Service(self._config(), FILE_LIMIT)
+    def _begin(self, loop: SimLoop, service: Service | None = None) -> None:
+        self.service = service or Service(self._config(), FILE_LIMIT)
         task = loop.create_task(self.service.run())
         task.add_done_callback(lambda done: self._ended(loop, done))
 
@@ -128,7 +133,7 @@ class PairNode:
         assert self.service is not None
         if error is None and self.service.must_start_again:
             self._world.note(self.name, "starts again in the same process")
-            self._begin(loop)
+            self._begin(loop, self.service.successor())
             return
         self._world.note(self.name, f"ends: {error!r}")
         if error is None:
@@ -144,9 +149,27 @@ class PairNode:
 
     def _look_at_disk(self) -> None:
         """A crash in the middle of a call ends the process there."""
+        broker = self.broker
+        if broker is not None and broker.repair is not None and not self.is_damaged:
+            self._world.errors.append(RuntimeError(UNDAMAGED))
         if self.disk.is_dead:
             self._world.note(self.name, "crashes in a call of its disk")
             self._end("killed", is_silent=False)
+
+    def damage(self, rng: random.Random) -> None:
+        """Change a byte of the log, and lose the checkpoints: the next start reads all of it."""
+        assert self.loop is None
+        paths = DataPaths(DATA_DIR)
+        segments = sorted(self.disk.list_dir(paths.commit_log))
+        written = {name: self.disk.files()[paths.commit_log / name] for name in segments}
+        full = [name for name in segments if written[name].rstrip(b"\0")]
+        name = rng.choice(full)
+        offset = rng.randrange(len(written[name].rstrip(b"\0")))
+        self.disk.flip(paths.commit_log / name, offset, 1 << rng.randrange(8))
+        for each in self.disk.list_dir(paths.control):
+            self.disk.unlink(paths.control / each)
+        self.is_damaged = True
+        self._world.note(self.name, f"is damaged in {name} at {offset}")
 
     def fill(self, free_bytes: int | None) -> None:
         """Let the disk have so many bytes left; None: as many as ever."""

@@ -33,8 +33,11 @@ VERBS: Final[Mapping[str, int]] = {
     "delay": 1,
     "fail_over": 3,
     "fill_disk": 1,
+    "damage_slave": 1,
     "freeze": 1,
+    "go_alone": 1,
     "go_solo": 1,
+    "hand_over": 3,
     "lose_both": 1,
     "lose_slave": 3,
     "partition": 1,
@@ -427,3 +430,86 @@ class Operator:
         await self._up(self.slave)
         # Until then the slave lacks what was acknowledged, and nobody may promote it.
         await self.until_in_sync()
+
+    async def go_alone(self) -> None:
+        """Both nodes end, and the master goes on before the slave is back."""
+        await self.until_in_sync()
+        for number in (self.slave, self.master):
+            self.node(number).kill()
+        await self._sleep_ms(self._some_ms())
+        await self._up(self.master)
+        master = self.node(self.master)
+
+        async def verb(service: Service) -> object:
+            return service._status.go_alone()
+
+        end_ms = self._world.now_ms + PROMOTE_MS
+        while not self._serves(self.master) and self._world.now_ms < end_ms:
+            if master.service is not None:
+                master.call(verb, lambda _answer: None)
+            await self._sleep_ms(LOOK_MS)
+        await self._sleep_ms(self._some_ms())
+        await self._up(self.slave)
+        await self.until_in_sync()
+
+    async def damage_slave(self) -> None:
+        """The disk of the slave changes a byte while it is off; it gets it from its master."""
+        await self.until_in_sync()
+        slave = self.node(self.slave)
+        slave.kill()
+        slave.damage(self._rng)
+        await self._up(self.slave)
+        end_ms = self._world.now_ms + CONNECTED_MS
+        while self._world.now_ms < end_ms and not self._streams(self.slave):
+            await self._restart_ended()
+            await self._sleep_ms(LOOK_MS)
+        await self.until_in_sync()
+        slave.is_damaged = False
+
+    async def hand_over(self) -> None:
+        """The master hands over, perhaps while something else happens."""
+        await self.until_in_sync()
+        old = self.node(self.master)
+        answer: list[object] = []
+        old.call(lambda service: service._status.hand_over(), answer.append)
+        rng = self._rng
+        await self._sleep_ms(rng.expovariate(1 / 40))
+        how = rng.choice(("nothing", "nothing", "killed", "cut", "parted", "frozen"))
+        node = rng.choice(self._nodes)
+        if how == "killed":
+            node.kill()
+        elif how == "cut":
+            self._network.cut(node.name, PEER_PORT)
+        elif how == "parted":
+            names = self._node_names()
+            self._network.block(*(names if rng.random() < 0.5 else names[::-1]))
+        elif how == "frozen":
+            node.freeze(self._some_ms())
+        end_ms = self._world.now_ms + PROMOTE_MS
+        while not answer and self._world.now_ms < end_ms and old.is_running:
+            await self._sleep_ms(LOOK_MS)
+        self._network.heal()
+        await self._find_master()
+        await self.until_in_sync()
+
+    def _streams(self, number: int) -> bool:
+        status = self.status(number)
+        return status is not None and (status.role, status.state) == ("slave", "streaming")
+
+    def _serves(self, number: int) -> bool:
+        status = self.status(number)
+        return status is not None and status.role == "master" and status.state != "comparing"
+
+    async def _find_master(self) -> None:
+        """Wait until one of the nodes is the master, whoever that is after a hand-over."""
+        end_ms = self._world.now_ms + CONNECTED_MS
+        while self._world.now_ms < end_ms:
+            for number in (1, 2):
+                await self._up(number)
+            serving = [number for number in (1, 2) if self._serves(number)]
+            if len(serving) == 1:
+                self.counts["handed over"] += serving[0] != self.master
+                self.master = serving[0]
+                return
+            await self._sleep_ms(LOOK_MS)
+        raise NotHealedError(f"nobody is the master {CONNECTED_MS} ms later: {self.state()}")

@@ -41,7 +41,7 @@ SLAVE_LINE: Final = re.compile(
 )
 
 ADDRESSES: Final = re.compile(
-    r"latermq (?:ready|comparing) (?:kafka=(\S+) )?(?:.* )?admin=(\S+:\d+)"
+    r"latermq (?:ready|comparing|repairing) (?:kafka=(\S+) )?(?:.* )?admin=(\S+:\d+)"
 )
 
 LIMIT_S: Final = 60.0

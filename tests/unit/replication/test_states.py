@@ -5,6 +5,8 @@ import random
 import pytest
 
 from appliance.replication import wire
+from appliance.replication.facts import Facts, Role
+from appliance.replication.slave_session import introduce
 from appliance.replication.states import (
     ARRIVALS,
     MASTER_READS,
@@ -35,6 +37,8 @@ def pair_in(state: State) -> SessionPair:
         return pair
     if state is State.COMPARING:
         return comparing(source)
+    if state is State.REPAIRING:
+        return repairing(source)
     pair = SessionPair(source, MemoryLog(2))
     pair.is_flushing = state is not State.CATCH_UP
     pair.settle()
@@ -66,6 +70,23 @@ def comparing(replica: MemoryLog) -> SessionPair:
     return pair
 
 
+def repairing(source: MemoryLog) -> SessionPair:
+    """A master whose slave has a damaged log, and a slave of another connection."""
+    pair = SessionPair(source, MemoryLog(2))
+    replica = MemoryLog(2)
+    replica.append(source.start_pos, source.data)
+    replica.cluster = source.cluster
+    pair.step_master()
+    hello = introduce(replica, Facts(role=Role.REPAIRING))
+    pair.master.received(
+        wire.encode_hello(hello, nonce=SLAVE_NONCE, secret=SECRET, master_nonce=MASTER_NONCE),
+        pair.now_ms,
+    )
+    pair.slave.take_output()
+    assert pair.master.state is State.REPAIRING
+    return pair
+
+
 def valid_message(kind: MessageType, pair: SessionPair) -> bytes:
     """A message that a right peer could send, as far as the state allows any."""
     source, end_pos = pair.source, pair.replica.end_pos
@@ -92,10 +113,10 @@ def valid_message(kind: MessageType, pair: SessionPair) -> bytes:
             return wire.encode_beat(Beat(0, source.committed_pos + 999, 0, 0, 11, pair.now_ms))
         case MessageType.PREPARE | MessageType.READY | MessageType.TAKEN:
             return wire.encode_term(kind, TERM)
-        case MessageType.READ:
-            return wire.encode_read(0, 100)
-        case MessageType.BYTES:
-            return wire.encode_bytes(source.committed_pos, bytes(100))
+        case MessageType.READ | MessageType.REQUEST:
+            return wire.encode_read(0, 100, kind)
+        case MessageType.BYTES | MessageType.SUPPLY:
+            return wire.encode_bytes(source.committed_pos, bytes(100), kind)
         case MessageType.YIELD:
             return wire.encode_yield(wire.Yield(TERM, end_pos))
         case MessageType.ACK:
@@ -107,10 +128,18 @@ def valid_message(kind: MessageType, pair: SessionPair) -> bytes:
 
 ROLES = (("master", MASTER_STATES), ("slave", SLAVE_STATES))
 
+ENDS = [
+    pytest.param(role, table, state, id=f"{role}, {state.value}")
+    for role, table in ROLES
+    for state in State
+    # A slave that repairs has a session of its own: test_repair_sessions.py.
+    if (role, state) != ("slave", State.REPAIRING)
+]
+"""Each end of a connection in each of its states."""
+
 
 @pytest.mark.parametrize("kind", MessageType)
-@pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize(("role", "states"), ROLES, ids=["master", "slave"])
+@pytest.mark.parametrize(("role", "states", "state"), ENDS)
 def test_each_message_in_each_state_does_what_the_table_says(
     role: str, states: States, state: State, kind: MessageType
 ) -> None:
@@ -130,8 +159,7 @@ def test_each_message_in_each_state_does_what_the_table_says(
         assert f"a message of type {kind.value} in place of" in session.reason
 
 
-@pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize(("role", "states"), ROLES, ids=["master", "slave"])
+@pytest.mark.parametrize(("role", "states", "state"), ENDS)
 def test_each_state_ends_by_fault_silence_and_close(
     role: str, states: States, state: State
 ) -> None:
@@ -157,7 +185,8 @@ def test_the_tables_have_no_row_that_no_test_reaches() -> None:
         rest = {event for _, event in states if event not in ends | arrivals}
         begun = {Event.CAUGHT_UP, Event.REFUSED, Event.ANSWERED, Event.NO_STREAM}
         handed = {Event.PREPARE, Event.READY, Event.YIELD, Event.TAKEN}
-        assert rest <= begun | handed | {Event.LACKS, Event.READ, Event.BYTES}
+        lent = {Event.DAMAGED, Event.SUPPLY}
+        assert rest <= begun | handed | lent | {Event.LACKS, Event.READ, Event.BYTES}
         assert all(state is not State.LOST for state, _ in states)
 
 

@@ -270,7 +270,7 @@ def test_fields_that_a_node_does_not_know_are_skipped() -> None:
         struct.pack(">BHqB", 1, 9, -1, 1),
         struct.pack(">BHqB", 1, 9, TERM_MAX + 1, 1),
         struct.pack(">BHqB", 1, 9, 7, 0),
-        struct.pack(">BHqB", 1, 9, 7, 4),
+        struct.pack(">BHqB", 1, 9, 7, 5),
         b"\3\0\3\0\0\1",
         b"\4\0\4none",
         b"\4\0\2\xff:",

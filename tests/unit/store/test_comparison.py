@@ -196,7 +196,7 @@ def test_damage_that_the_slave_cannot_repair_is_tried_once() -> None:
     comparing = Comparing(master, disk)
     found = comparing.comparison.damaged()
     assert found
-    comparing.comparison.tried = frozenset(found)
+    comparing.comparison.damage.tried = frozenset(found)
     assert comparing.comparison.damaged() == []
     assert comparing.finish().report.damage
 

@@ -10,7 +10,7 @@ import pytest
 from _core.bytes.layout import UNIT_SIZE
 from _core.queue.partition import Partition
 from appliance.errors import StorageError
-from appliance.store import message_store
+from appliance.store import unit_saver
 from appliance.store.cold_reads import ColdRead
 from appliance.store.paths import DataPaths, segment_name
 from appliance.store.queue import consume_queue
@@ -407,9 +407,9 @@ def test_many_units_are_saved_in_slices(
     harness: BrokerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the loop serves others; what is left in memory is not moved each time."""
-    for module in (consume_queue, message_store):
+    for module in (consume_queue, unit_saver):
         monkeypatch.setattr(module, "UNITS_PER_SLICE", 10)
-    monkeypatch.setattr(message_store, "UNITS_SAVED_AT", 1)
+    monkeypatch.setattr(unit_saver, "UNITS_SAVED_AT", 1)
     harness.housekeep()
     WireClient(harness).produce("t", 1, make_batch([Raw(b"x")] * 95))
     partition = partitions_of(harness)[1]
