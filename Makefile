@@ -25,7 +25,8 @@ MAKEFLAGS += --jobs=2
 .PHONY: help build core clients demo sanitized check test soak packages regenerate lint lock
 .PHONY: clean
 .PHONY: bench bench-attacks bench-check bench-cold bench-connections bench-curves bench-instructions
-.PHONY: bench-keys bench-recovery bench-recycled bench-replication bench-retention bench-tables
+.PHONY: bench-fail-over bench-keys bench-recovery bench-recycled bench-replication
+.PHONY: bench-retention bench-tables
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,6 +91,9 @@ bench-recovery: build  ## how fast the log is written and a start is; memory of 
 
 bench-recycled: build  ## sync flush into recycled segments, new ones, and the disk alone
 	@$(PY) -m perf.recycled $(ARGS)
+
+bench-fail-over: build  ## how long clients wait when a master is killed, and when it hands over
+	@$(PY) -m perf.fail_over $(ARGS)
 
 bench-replication: build  ## throughput with a slave, and how fast one catches up
 	@$(PY) -m perf.replication $(ARGS)

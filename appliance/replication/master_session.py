@@ -252,8 +252,14 @@ class MasterSession:
                 self._send_beat(now_ms)
 
     def _begin_supply(self, common: CommonPoint) -> None:
-        """Let a slave whose log is damaged ask for parts of what both logs have."""
+        """Let a slave whose log is damaged ask for parts of what both logs have.
+
+        If it has nothing that this log lacks, its end may be damaged, and is beyond the last frame
+        that it can read.
+        """
         self.relation, self._common_pos = common.relation, common.pos
+        if common.relation is Relation.FOLLOWS:
+            self._common_pos = self._log.committed_pos
         self._send_welcome(common.pos)
         self._walk.go(Event.DAMAGED)
 

@@ -92,6 +92,8 @@ class RepairSession:
         start, end = welcome.start_pos, welcome.common_pos
         if hello.last_pos == NO_POS:
             end = start
+        elif end == hello.end_pos:  # what is damaged beyond that was the master's as well
+            end = welcome.end_pos
         for begin, stop in self._missing:
             if not start <= begin < stop <= end:
                 raise ReplicaError(

@@ -141,6 +141,29 @@ def test_a_part_in_which_an_epoch_begins_is_repaired_although_the_slave_does_not
     assert log.written == {begin: source.data[begin : begin + 17]}
 
 
+def test_a_damaged_end_of_the_log_is_repaired() -> None:
+    """It is beyond the last frame that the slave can read."""
+    source = source_log(20)
+    end = 10 * 1_012
+    log = DamagedLog(source_log(10), (end, end + 1_012))
+    run(master_of(source), slave_of(log), source)
+    assert log.written == {end: source.data[end : end + 1_012]}
+
+
+def test_a_request_beyond_where_the_logs_part_ends_the_connection() -> None:
+    source = source_log(10)
+    log = DamagedLog(source, (0, 1_012))
+    source.write(13, *(b"of the master" for _ in range(10)))
+    MemoryLog.write(log, 12, b"of the slave, when it was the master")
+    common = 10 * 1_012
+    master = in_repair(source, log)
+    master.received(_request(common - 5, 5), NOW_MS)
+    assert master.next_read(NOW_MS) == (common - 5, 5)
+    other = in_repair(source, log)
+    other.received(_request(common - 5, 6), NOW_MS)
+    assert other.state is State.LOST
+
+
 def test_a_slave_of_a_later_term_fences_the_master_and_gets_nothing() -> None:
     source = source_log(10)
     log, master = DamagedLog(source, (0, 1_012)), master_of(source, term=2)
@@ -153,9 +176,11 @@ def test_a_slave_of_a_later_term_fences_the_master_and_gets_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("pos", "size"),
-    [(-1, 10), (0, wire.READ_SIZE_MAX_BYTES + 1), (10 * 1_012 - 5, 6), (10 * 1_012, 1)],
+    [(-1, 10), (0, wire.READ_SIZE_MAX_BYTES + 1), (20 * 1_012 - 5, 6), (20 * 1_012, 1)],
 )
-def test_a_request_for_what_the_logs_do_not_share_ends_the_connection(pos: int, size: int) -> None:
+def test_a_request_for_what_the_master_does_not_have_ends_the_connection(
+    pos: int, size: int
+) -> None:
     source = source_log(20)
     log = DamagedLog(source_log(10), (0, 1_012))
     master = in_repair(source, log)
