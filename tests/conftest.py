@@ -35,7 +35,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--states", type=int, default=50_000, help="how many crash states the store is put into"
     )
-    parser.addoption("--lives", type=int, default=1_000, help="how many lives of a pair to simulate")
+    parser.addoption(
+        "--lives", type=int, default=1_000, help="how many lives of a pair to simulate"
+    )
     parser.addoption("--days", type=int, default=30, help="how long a broker of the year lives")
     parser.addoption("--timers", type=int, default=1_500, help="how many timers it has pending")
     parser.addoption(
