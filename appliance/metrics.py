@@ -28,7 +28,7 @@ LATENESS_BOUNDS_SECONDS: Final = (
     *(0.1, 0.25, 0.5, 1, 5, 60),
 )
 """Fine in the range of a machine that keeps up (a few ms), coarse above it. They are those of
-`_core.paths.deliver`, which counts in ms."""
+`_core.queue.lateness`, which counts in ms."""
 
 FLUSH_BOUNDS_SECONDS: Final = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5)
 """From a fast disk's 0.2 ms to the 5 s after which Produce is answered REQUEST_TIMED_OUT."""

@@ -147,6 +147,10 @@ class PendingTimers:
         """The number of records of a partition that are not due yet."""
         return self._projections.due.pending_of(partition.handle)
 
+    def held_of(self, topic: Topic) -> int:
+        """The number of due records that a topic holds back, some cancelled ones included."""
+        return self._projections.due.held_of(topic)
+
     def next_due_ms(self) -> int | None:
         """When the first pending timer is due, epoch ms; None if none waits for its time.
 

@@ -68,6 +68,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.early_expiry": 3,
     "appliance.offset_search": 3,
     "appliance.pending_timers": 4,
+    "appliance.topic_metrics": 4,
     "appliance.producers": 3,
     "appliance.replication": 3,
     "appliance.replication.*": 3,

@@ -8,13 +8,11 @@ from _core.paths.due_records cimport Due, HeldRecords
 from _core.log.frames cimport FrameHeader
 from _core.log.view cimport LogView
 from _core.state.writer cimport LogWriter
+from _core.queue.lateness cimport Lateness
 from _core.queue.partition cimport Partition, Topic
 from _core.bytes.tags cimport TagSum
 from _core.timers.moved_frames cimport MovedFrames
 from _core.timers.waiting_timers cimport Waiting
-
-cdef enum:
-    LATENESS_BOUNDS = 13
 
 cdef class DeliverPath:
     cdef readonly LogWriter writer
@@ -46,8 +44,7 @@ cdef class DeliverPath:
     cdef readonly int64_t frames
     cdef readonly bint disk_full
     cdef readonly int64_t damaged_timers
-    cdef int64_t lateness_counts[LATENESS_BOUNDS + 1]
-    cdef readonly int64_t lateness_sum_ms
+    cdef Lateness late
     cdef readonly int64_t late_ms_max
     cdef int _begin(self) except -1
     cdef Py_ssize_t _take_due(
@@ -68,4 +65,4 @@ cdef class DeliverPath:
         self, Topic topic, int32_t first, int64_t now_ms, Batch* b, FrameHeader* h
     ) except -2
     cdef int32_t _deliver_run(self, Partition partition, int32_t first, int64_t now_ms) except -2
-    cdef void _note_lateness(self, int64_t late_ms) noexcept nogil
+    cdef void _note_lateness(self, Topic topic, int64_t late_ms) noexcept

@@ -4,8 +4,6 @@ from _core.log.view import LogView
 from _core.paths.held_back import HeldBack
 from _core.state.writer import LogWriter
 
-LATENESS_BOUNDS_MS: tuple[float, ...]
-
 class DeliverPath:
     writer: LogWriter
     view: LogView
@@ -15,7 +13,6 @@ class DeliverPath:
     disk_full: bool
     damaged_timers: int
     frames: int
-    lateness_sum_ms: int
     late_ms_max: int
     def __new__(
         cls, writer: LogWriter, view: LogView, *, chunk_max: int, batch_size_max: int
@@ -33,3 +30,5 @@ class DeliverPath:
     def unreadable_count(self) -> int: ...
     @property
     def lateness(self) -> list[int]: ...
+    @property
+    def lateness_sum_ms(self) -> int: ...

@@ -43,6 +43,7 @@ from _core.log.tail cimport ROOM_DELIVERY, FrameBody
 from _core.log.view cimport LogView
 from _core.state.writer cimport LogWriter
 from _core.bytes.octets cimport store_u32, store_u64
+from _core.queue.lateness cimport lateness_counts, note_lateness
 from _core.queue.partition cimport Partition, Topic
 from _core.bytes.tags cimport note_tag, seal_tags, tag_of_tail
 from _core.timers.waiting_timers cimport drop_first, push_timer
@@ -60,9 +61,6 @@ cdef enum:
     # Unreadable timers retried at a time, and checked to choose them.
     RETRIES_MAX = 64
     LOOKED_AT_MAX = 1024
-
-LATENESS_BOUNDS_MS = (0.5, 1, 2, 5, 10, 20, 50, 100, 250, 500, 1000, 5000, 60000)
-cdef int64_t* LATENESS_LIMITS = [0, 1, 2, 5, 10, 20, 50, 100, 250, 500, 1000, 5000, 60000]
 
 
 cdef class DeliverPath:
@@ -575,19 +573,21 @@ cdef class DeliverPath:
         self.frames += 1
         while first != i:
             if not self.found[first].is_held:
-                self._note_lateness(now_ms - self.timers[first].due_ms)
+                self._note_lateness(topic, now_ms - self.timers[first].due_ms)
             first = self.found[first].next
         return i
 
-    cdef void _note_lateness(self, int64_t late_ms) noexcept nogil:
-        cdef int i = 0
-        while i < LATENESS_BOUNDS and late_ms > LATENESS_LIMITS[i]:
-            i += 1
-        self.lateness_counts[i] += 1
-        self.lateness_sum_ms += late_ms
+    cdef void _note_lateness(self, Topic topic, int64_t late_ms) noexcept:
+        note_lateness(&self.late, late_ms)
+        note_lateness(&topic.late, late_ms)
         self.late_ms_max = max(self.late_ms_max, late_ms)
 
     @property
     def lateness(self):
         """Delivered timers by lateness: a count for each of LATENESS_BOUNDS_MS, and one above."""
-        return [self.lateness_counts[i] for i in range(LATENESS_BOUNDS + 1)]
+        return lateness_counts(&self.late)
+
+    @property
+    def lateness_sum_ms(self):
+        """The sum of what they were late by, ms."""
+        return self.late.sum_ms

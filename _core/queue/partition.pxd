@@ -2,6 +2,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 
 from _core.bytes.buffer cimport Buf
 from _core.queue.carried_parts cimport CarriedParts
+from _core.queue.lateness cimport Lateness
 from _core.queue.moved_units cimport MovedUnits
 from _core.queue.producer_state cimport ProducerTable, Sequenced
 from _core.queue.unit_blocks cimport UnitBlocks
@@ -45,6 +46,11 @@ cdef class Topic:
     cdef int64_t delivery_spread_ms   # over which delayed records due at once are spread
     cdef bint bounds_deliveries       # it has one of the two
     cdef object held_timers           # a HeldTimers once it held some back
+    cdef readonly int64_t timers_accepted     # since the start of the replay, as the next three
+    cdef readonly int64_t timers_delivered
+    cdef readonly int64_t timers_cancelled
+    cdef readonly int64_t timers_replaced
+    cdef Lateness late                # of deliveries that the topic did not hold back
     cdef int64_t pending_max          # delayed records that may be pending; -1 = any number
     cdef int64_t batch_size_max
     cdef int64_t delay_max_ms

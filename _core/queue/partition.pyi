@@ -17,6 +17,10 @@ class Topic:
     deleted: bool
     declared_in: int
     waiters: dict[ParkedFetch, bytearray]
+    timers_accepted: int
+    timers_delivered: int
+    timers_cancelled: int
+    timers_replaced: int
     def __init__(self, name: str, uuid: UUID, topic_id: int, settings: dict[str, str]) -> None: ...
     def configure(
         self,
@@ -33,6 +37,10 @@ class Topic:
         delivery_spread_ms: int = 0,
         pending_max: int = -1,
     ) -> None: ...
+    @property
+    def lateness(self) -> list[int]: ...
+    @property
+    def lateness_sum_ms(self) -> int: ...
     def mark_deleted(self) -> None: ...
 
 class Partition:

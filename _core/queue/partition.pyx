@@ -30,6 +30,7 @@ from _core.bytes.octets cimport (
     store_u64,
 )
 from _core.queue.carried_parts cimport CarriedParts
+from _core.queue.lateness cimport lateness_counts
 from _core.queue.moved_units cimport MovedRange, MovedUnits
 from _core.queue.producer_state cimport (
     ProducerState, ProducerTable, Sequenced, encode_producers,
@@ -101,6 +102,16 @@ cdef class Topic:
         self.delivery_spread_ms = delivery_spread_ms
         self.pending_max = pending_max
         self.bounds_deliveries = deliveries_per_s >= 0 or delivery_spread_ms > 0
+
+    @property
+    def lateness(self):
+        """Delivered timers by lateness: a count for each of LATENESS_BOUNDS_MS, and one above."""
+        return lateness_counts(&self.late)
+
+    @property
+    def lateness_sum_ms(self):
+        """The sum of what they were late by, ms."""
+        return self.late.sum_ms
 
     def mark_deleted(self):
         """Mark the topic as deleted: nothing is accepted or delivered any more."""

@@ -430,6 +430,7 @@ cdef class Projections:
         cdef const uint8_t* name = p + load_u32(entry + TIMER_AT_ID_POS)
         if size and self._cancel_pending(h.topic_id, name, size, h.store_time_ms):
             self.timers_replaced += 1
+            partition.topic.timers_replaced += 1
         self._make_pending(partition, h, p, entry, &timer)
         if self.memtable is not None:
             self.memtable.push(
@@ -437,6 +438,7 @@ cdef class Projections:
                 load_i64(entry + TIMER_AT_LEVEL_OFFSET), timer.position,
             )
         self.timers_accepted += 1
+        partition.topic.timers_accepted += 1
         return 0
 
     cdef int _make_pending(
@@ -514,6 +516,7 @@ cdef class Projections:
             self.ids.find(h.topic_id, name, size, &known)
             known.state = CANCELLED
             self.timers_cancelled += 1
+            partition.topic.timers_cancelled += 1
         else:
             memset(&known, 0, sizeof(known))
             known.position = h.position
@@ -522,6 +525,7 @@ cdef class Projections:
             known.due_ms = load_i64(entry + CANCEL_AT_DUE)
             known.state = DELIVERED
             self.timers_replaced += pending
+            partition.topic.timers_replaced += pending
         known.completed_pos = h.position + h.size
         self.ids.put(h.topic_id, name, size, &known)
         return self._note_id()
@@ -563,8 +567,10 @@ cdef class Projections:
             entry += COMPLETED_ENTRY_SIZE
         if state == DELIVERED:
             self.timers_delivered += h.timer_count
+            partition.topic.timers_delivered += h.timer_count
         else:
             self.timers_cancelled += h.timer_count
+            partition.topic.timers_cancelled += h.timer_count
         return 0
 
     def named_timer(self, Topic topic not None, bytes user_id not None):

@@ -315,6 +315,11 @@ cdef class DueQueue:
         """Number of due timers that their topics hold back, some cancelled ones included."""
         return sum([(<HeldTimers>held).heap.count for held in self.held.values()])
 
+    def held_of(self, topic):
+        """Number of due timers that one topic holds back, some cancelled ones included."""
+        cdef HeldTimers held = self.held.get(topic)
+        return 0 if held is None else held.heap.count
+
     @property
     def cancelled_count(self):
         """Number of cancelled timers whose entries are still in memory."""

@@ -16,12 +16,13 @@ from urllib.parse import unquote_to_bytes
 
 from aiohttp import web
 
-from appliance.admin.connections import AdminConnection, send_json
+from appliance.admin.connections import AdminConnection, send_parts
 from appliance.admin.finding import parse_query
 from appliance.admin.openapi import DESCRIPTION
 from appliance.admin.status import CleanupRequest, StatusSource
 from appliance.admin.timer_listing import parse_count, parse_list
 from appliance.errors import ClockError, FindError, RequestError, RoleError, SnapshotError
+from appliance.metrics import CONTENT_TYPE as METRICS_CONTENT_TYPE
 from appliance.model import GroupStatus, MemberStatus, TimerState, TopicStatus, TopicSummary
 from appliance.pending_timers import TimerSelection
 from appliance.units import MS_PER_DAY
@@ -88,10 +89,11 @@ class Api:
         self._connection_of = connection_of
 
     def routes(self) -> list[web.RouteDef]:
-        """Return every path below /api/v1 with its handler."""
+        """Return every path below /api/v1, and /metrics/topics, with its handler."""
         timer = "/api/v1/topics/{topic:[^/]*}/timers/{id:[^/]*}"
         snapshot = "/api/v1/snapshots/{name:[^/]*}"
         return [
+            web.get("/metrics/topics", self._when_ready(self._get_topic_metrics)),
             web.get("/api/v1/openapi.json", self._get_description),
             web.get("/api/v1/replication", self._get_replication),
             web.post("/api/v1/promote", _with_body(_force_wanted, self._promote)),
@@ -176,7 +178,16 @@ class Api:
         self, request: web.Request, parts: Iterator[tuple[str, int]]
     ) -> web.StreamResponse:
         connection = self._connection_of(request)
-        return await send_json(connection, request, parts, slice_work=SLICE_WORK)
+        return await send_parts(connection, request, parts, slice_work=SLICE_WORK)
+
+    async def _get_topic_metrics(self, request: web.Request) -> web.StreamResponse:
+        return await send_parts(
+            self._connection_of(request),
+            request,
+            self._status.topic_metrics(),
+            slice_work=SLICE_WORK,
+            content_type=METRICS_CONTENT_TYPE,
+        )
 
     async def _get_topic(self, request: web.Request) -> web.StreamResponse:
         name = _text(_raw_parts(request)[4])

@@ -62,6 +62,8 @@ third of that; without other such answers, any is given."""
 CONNECTION_BYTES: Final = 20 * KIB
 """What a connection takes with its parser and its task."""
 
+JSON_TYPE: Final = "application/json; charset=utf-8"
+
 assert HEAD_MAX_BYTES < ARRIVED_MAX_BYTES
 assert ADDRESS_COUNT_MAX < COUNT_MAX
 
@@ -446,20 +448,22 @@ def _raw_answer(status: int, sentence: str) -> bytes:
     return ("\r\n".join(head) + f"\r\n\r\n{body}").encode()
 
 
-async def send_json(
+async def send_parts(
     connection: AdminConnection,
     request: web.Request,
     parts: Iterator[tuple[str, int]],
     *,
     slice_work: int,
+    content_type: str = JSON_TYPE,
 ) -> web.StreamResponse:
-    """Answer with JSON, in pieces if it is long: the next one is made when there is room for it.
+    """Answer with a text, in pieces if it is long: the next one is made when there is room for it.
 
     Args:
         connection: of the request.
         request: what is answered.
-        parts: of the JSON, each with the work that it took; "" for work that led to none.
+        parts: of the text, each with the work that it took; "" for work that led to none.
         slice_work: work per turn of the loop.
+        content_type: of the text, in UTF-8.
 
     Raises:
         ConnectionError: the client is gone.
@@ -488,12 +492,11 @@ async def send_json(
             # A turn of the loop has one slice, however many connections ask for lists.
             await connection.take_turn()
         if not has_more and response is None:
-            return web.json_response(text="".join(piece))
+            headers = {"Content-Type": content_type}
+            return web.Response(body="".join(piece).encode(), headers=headers)
         if not has_more or size >= PIECE_BYTES:
             if response is None:
-                response = web.StreamResponse()
-                response.content_type = "application/json"
-                response.charset = "utf-8"
+                response = web.StreamResponse(headers={"Content-Type": content_type})
                 await response.prepare(request)
             data = "".join(piece).encode()
             piece.clear()

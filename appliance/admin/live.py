@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from _core.queue.partition import Topic
+from appliance import topic_metrics
 from appliance.admin import finding
 from appliance.admin.status import (
     BrokerStatus,
@@ -211,6 +212,9 @@ class LiveStatus:
                 replication_silence_seconds=(pair.heard_ms_ago or 0) / MS_PER_SECOND,
             )
         return render(broker.collect_metrics(), gauges, broker.label_names)
+
+    def topic_metrics(self) -> Iterator[tuple[str, int]]:
+        return topic_metrics.render(self._broker.topics.all(), self._broker.timers)
 
     @property
     def _serving(self) -> Frontend:

@@ -424,6 +424,17 @@ _PATHS: Final[dict[str, Any]] = {
         "metrics for Prometheus",
         {"200": {"description": "all metrics", "content": {"text/plain": {"schema": _TEXT}}}},
     ),
+    "/metrics/topics": _get(
+        "getTopicMetrics",
+        "metrics of delayed records by topic, for Prometheus",
+        {
+            "200": {
+                "description": "those of topics that had delayed records since the start",
+                "content": {"text/plain": {"schema": _TEXT}},
+            },
+            "503": _NOT_READY,
+        },
+    ),
     "/api/v1/openapi.json": _get(
         "getDescription", "this description", {"200": _json("OpenAPI 3.1", {"type": "object"})}
     ),

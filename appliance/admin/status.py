@@ -280,6 +280,12 @@ class StatusSource(Protocol):
             admin_held_bytes: memory of their requests and answers.
         """
 
+    def topic_metrics(self) -> Iterator[tuple[str, int]]:
+        """Yield the metrics by topic in the same format, in parts, each with its work.
+
+        Topics may be created or deleted during the iteration.
+        """
+
     def replication(self) -> ReplicationStatus:
         """Return the state of the pair.
 

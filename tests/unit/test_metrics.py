@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from _core.paths.deliver import LATENESS_BOUNDS_MS
+from _core.queue.lateness import LATENESS_BOUNDS_MS
 from appliance.kafka_facade import KAFKA_FACADE
 from appliance.metrics import LATENESS_BOUNDS_SECONDS, METRICS, Gauges, Metrics, render
 from tests.support.harness.broker_harness import BrokerHarness

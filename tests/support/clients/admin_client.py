@@ -139,6 +139,10 @@ class Status:
     def metrics_text(self, *, admin_connections: int, admin_held_bytes: int) -> bytes:
         return b"# TYPE latermq_up gauge\nlatermq_up 1.0\n"
 
+    def topic_metrics(self) -> Iterator[tuple[str, int]]:
+        yield "# TYPE latermq_topic_up gauge\n", 1
+        yield 'latermq_topic_up{topic="t"} 1\n', 1
+
     def status(self) -> BrokerStatus:
         return BROKER
 

@@ -13,6 +13,7 @@ from appliance.metrics import METRICS
 from appliance.replication.member import MEMBER_STEPS
 from appliance.replication.states import MASTER_STATES, SLAVE_STATES
 from appliance.store.recovery.decisions import DECISIONS, LOG_FAULTS, REASONS, TAILS, Unclean
+from appliance.topic_metrics import TOPIC_METRICS
 from appliance.units import format_duration_ms
 from tests.support.docs.table_columns import column_tables
 
@@ -56,14 +57,16 @@ def _show_default(value: object) -> str:
             return f"`{value}`"
 
 
-def metrics_table() -> str:
-    """Return docs/METRICS.md's table, one row for each metric."""
+def metrics_tables() -> str:
+    """Return docs/METRICS.md's tables, one row for each metric: of the broker, and by topic."""
     rows = [("metric", "kind", "label", "what it says")]
     for info in METRICS:
         rows.append(
             (f"`{info.name}`", info.kind, f"`{info.label}`" if info.label else "", info.help)
         )
-    return markdown_table(rows)
+    by_topic = [("metric at `/metrics/topics`", "kind", "what it says")]
+    by_topic += [(f"`{each.full_name}`", each.kind, each.help) for each in TOPIC_METRICS]
+    return f"{markdown_table(rows)}\n{markdown_table(by_topic)}"
 
 
 def recovery_tables() -> str:
@@ -121,7 +124,7 @@ def _row(cells: Iterable[str]) -> str:
 
 TABLES: Final[dict[str, Callable[[], str]]] = {
     "CONFIGURATION.md": settings_table,
-    "METRICS.md": metrics_table,
+    "METRICS.md": metrics_tables,
     "RECOVERY.md": recovery_tables,
     "REPLICATION.md": replication_tables,
     "SPARK.md": column_tables,

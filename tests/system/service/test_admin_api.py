@@ -238,6 +238,8 @@ CASES: Final = (
     Case("POST", "/api/v1/solo", 415, body=b"{}"),
     Case("GET", "/api/v1/status", 200),
     Case("GET", "/api/v1/status", 503, starting),
+    Case("GET", "/metrics/topics", 200),
+    Case("GET", "/metrics/topics", 503, starting),
     Case("GET", "/api/v1/topics", 200),
     Case("GET", "/api/v1/topics", 503, starting),
     Case("GET", f"/api/v1/topics/{ESCAPED}", 200),

@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, TopicPartition
 from appliance.admin import AdminServer, LiveStatus
 from appliance.config.config import Address
 from appliance.errors import NotReadyError, StorageError
+from appliance.metrics import CONTENT_TYPE
 from appliance.store.state.group_frames import OFFSET_COMMITTED, OffsetEntry
 from compat.kafka.groups.status import GroupsStatus
 from tests.support.clients.admin_client import Answer, Client
@@ -157,6 +158,18 @@ async def test_positions_and_counts_are_those_of_the_broker(tmp_path: Path) -> N
         }
         assert (await s.ask("/api/v1/groups")).json() == {"groups": []}
         assert (await s.ask("/api/v1/groups/g")).status == 404
+
+
+async def test_the_page_of_topics_is_in_the_format_of_prometheus(tmp_path: Path) -> None:
+    async with served(tmp_path) as s:
+        await s.send(Record(b"x", headers=delay(HOUR_MS)), Record(b"y", headers=delay(1)))
+        await until(lambda: s.live.broker.pending_timers == 1)
+        answer = await s.ask("/metrics/topics")
+        assert answer.headers["Content-Type"] == CONTENT_TYPE
+        lines = answer.body.decode().splitlines()
+        assert 'latermq_topic_pending_timers{topic="t"} 1' in lines
+        assert 'latermq_topic_timers_delivered_total{topic="t"} 1' in lines
+        assert 'latermq_topic_delivery_lateness_seconds_bucket{topic="t",le="+Inf"} 1' in lines
 
 
 async def test_offsets_whose_topic_was_lost_to_damage_are_left_out(tmp_path: Path) -> None:

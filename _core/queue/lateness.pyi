@@ -1,0 +1,1 @@
+LATENESS_BOUNDS_MS: tuple[float, ...]
