@@ -26,7 +26,7 @@ MAKEFLAGS += --jobs=2
 .PHONY: clean
 .PHONY: bench bench-attacks bench-check bench-cold bench-connections bench-curves bench-instructions
 .PHONY: bench-fail-over bench-keys bench-recovery bench-recycled bench-replication
-.PHONY: bench-retention bench-tables
+.PHONY: bench-retention bench-rivals bench-tables
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,6 +94,9 @@ bench-recycled: build  ## sync flush into recycled segments, new ones, and the d
 
 bench-fail-over: build  ## how long clients wait when a master is killed, and when it hands over
 	@$(PY) -m perf.fail_over $(ARGS)
+
+bench-rivals: build  ## delayed records beside Redis, PostgreSQL and beanstalkd
+	@$(PY) -m perf.rivals $(ARGS)
 
 bench-replication: build  ## throughput with a slave, and how fast one catches up
 	@$(PY) -m perf.replication $(ARGS)
