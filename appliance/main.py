@@ -152,6 +152,7 @@ class Service:
         try:
             await self._run(sockets)
         finally:
+            self.must_start_again &= not self._stop.is_set()
             if not self.must_start_again:
                 listening.close_all(sockets)
             listening.close_all(self._replication_sockets)

@@ -67,6 +67,10 @@ class _View:
     pair: PairRecord | None
     pair_revision: int
 
+    @property
+    def revisions(self) -> tuple[int, int]:
+        return self.holder_revision, self.pair_revision
+
 
 class FailOver:
     """See the module.
@@ -78,8 +82,9 @@ class FailOver:
         problem: why etcd did not do what it was asked last; "" if it did.
         may_follow: a slave has caught up in this process, so that it may be promoted.
         wants_in_sync: what a master wants `pair` to say; None: what it says already.
-        may_go_alone: a master that compares need not wait for its slave, whatever `pair` says; of
-            one that yielded: the other node said that it did not take over.
+        may_go_alone: a master that compares need not wait for its slave, whatever `pair` says.
+        refused_ms: of a node that yielded: when the other one said last that it is no master; 0
+            before.
         refusal: why the key was not taken although an operator ordered it; "" if it was.
     """
 
@@ -109,6 +114,7 @@ class FailOver:
         self._is_ordered = False
         self._is_appointed = False
         self._is_sealed = False
+        self.refused_ms = self._seen_ms = 0
         self._peer_until_ms = 0
         self._lease = 0
         self._lease_until_ms = 0
@@ -351,11 +357,14 @@ class FailOver:
             if pair is None or self._is_ordered:
                 return pair is not None
             return self.may_follow and (is_mine or pair.in_sync)
-        if now_ms < self._peer_until_ms or pair is None or self._is_superior(pair):
+        if self._has_yielded and not self._is_appointed:
+            # It said so after whatever etcd says of it.
+            return self.refused_ms > self._seen_ms
+        if now_ms < self._peer_until_ms or pair is None or self._is_appointed:
             return True
         if self.standing is Standing.COMPARES and pair.in_sync and not self.may_go_alone:
             return False  # the slave may have more than this node, after a power cut
-        return is_mine
+        return is_mine or self._is_superior(pair)
 
     def _refuse_order(self, view: _View) -> None:
         if not self._is_ordered:
@@ -415,7 +424,10 @@ class FailOver:
             self._view = None  # somebody may have replaced the key by force
 
     def _handle_written(self, step: Step, written: Written, now_ms: int) -> None:
-        view = self._view = self._known = self._read_view(written)
+        before, view = self._known, self._read_view(written)
+        if before is None or before.revisions != view.revisions:
+            self._seen_ms = now_ms
+        self._view = self._known = view
         pair = view.pair
         if pair is not None and self._lease and view.holder_lease == self._lease:
             self._handle_mine(step, pair, now_ms, is_done=written.is_done)
@@ -426,7 +438,7 @@ class FailOver:
         if self.standing is Standing.TAKES:
             self._due_ms = now_ms + POLL_MS
             self._go(Happening.REFUSED)
-        elif is_superseded and now_ms >= self._peer_until_ms:
+        elif is_superseded and now_ms >= self._peer_until_ms and not self._has_yielded:
             if (self.standing, Happening.SUPERSEDED) in STANDINGS:
                 self._go(Happening.SUPERSEDED)
         elif self.standing is Standing.HOLDS:

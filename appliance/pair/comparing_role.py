@@ -29,7 +29,7 @@ from appliance.replication.member import Member, MemberEvent, MemberState, judge
 from appliance.replication.question import Asker, ask
 from appliance.replication.wire import Hello
 from appliance.store.comparison import Comparison
-from appliance.units import MS_PER_SECOND
+from appliance.units import MS_PER_SECOND, NS_PER_MS
 
 ASK_S: Final = 1.0
 """Between two questions to the other node."""
@@ -95,7 +95,7 @@ class ComparingRole:
         self._ended = asyncio.Event()
         self._reasons: dict[str, str] = {}
         self._failure: Exception | None = None
-        self._is_refused = False
+        self._refused_ms = 0
         self.is_alone = False
 
     def _facts(self) -> Facts:
@@ -166,7 +166,7 @@ class ComparingRole:
                 self._ended.set()
             elif self._config.etcd and self._member.state is MemberState.YIELDED:
                 # It may take the key at any time: the new term must be in etcd first.
-                self._is_refused = True
+                self._refused_ms = self._broker.clock.boottime_ns() // NS_PER_MS
             else:
                 self._go(MemberEvent.SLAVE_FITS)
 
@@ -210,7 +210,7 @@ class ComparingRole:
     def look(self) -> PeerView:
         """See `CoordinatedRole`: nobody is heard before the logs are compared."""
         has_yielded = self._member.state is MemberState.YIELDED
-        return PeerView(has_yielded=has_yielded, is_refused=self._is_refused)
+        return PeerView(has_yielded=has_yielded, refused_ms=self._refused_ms)
 
     def act(self, decides: FailOver) -> None:
         """See `CoordinatedRole`."""
@@ -218,7 +218,7 @@ class ComparingRole:
         if holds and self._member.has_step(MemberEvent.GRANTED):
             _log.warning("goes on: has the key in etcd, in term %d", decides.term)
             self._go(MemberEvent.GRANTED)
-        elif holds and self._is_refused and self._member.state is MemberState.YIELDED:
+        elif holds and self._refused_ms and self._member.state is MemberState.YIELDED:
             _log.warning("is the master again: has the key in etcd, in term %d", decides.term)
             self._go(MemberEvent.SLAVE_FITS)
         elif decides.standing is Standing.YIELDS:

@@ -43,14 +43,14 @@ class PeerView:
         may_follow: of a slave: it has caught up in this process.
         wants_in_sync: of a master; see `FailOver`.
         has_yielded: the other node may be the master, whatever etcd says.
-        is_refused: the other node said that it is not.
+        refused_ms: boottime at which the other node said last that it is not; 0 before.
     """
 
     heard_until_ms: int = 0
     may_follow: bool = False
     wants_in_sync: bool | None = None
     has_yielded: bool = False
-    is_refused: bool = False
+    refused_ms: int = 0
 
 
 class CoordinatedRole(Protocol):
@@ -166,9 +166,8 @@ class Coordination:
         decides.wants_in_sync = view.wants_in_sync
         grace_ms = GRACE_SILENCES * self._config.replication_timeout_ms
         is_late = self.now_ms() - self._began_ms >= grace_ms
-        if view.has_yielded:
-            decides.may_go_alone = view.is_refused
-        elif self._config.replication == "async" and is_late:
+        decides.refused_ms = view.refused_ms
+        if not view.has_yielded and self._config.replication == "async" and is_late:
             decides.may_go_alone = True
 
     def _act(self) -> None:

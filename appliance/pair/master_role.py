@@ -99,7 +99,8 @@ class MasterRole:
         self._is_promotion_forbidden = False
         self.lease = Lease(broker.clock, broker.config.replication_lease_ms)
         self._is_coordinated = bool(broker.config.etcd)
-        self._is_key_ours = self._was_licensed = False
+        self._decides: FailOver | None = None
+        self._was_licensed = False
         self._wants_solo = False
         self.lease.is_required = self._needs_lease
         self._lease_watch = LeaseWatch(self.lease, lambda: pump.show([]))
@@ -171,13 +172,13 @@ class MasterRole:
         self._lease_watch.look()
         if self._wants_solo and is_alone and not self._is_solo:
             self._begin_solo("nobody may promote the slave")
-        pair = decides.pair
-        is_in_sync = pair is not None and pair.in_sync
-        self._is_key_ours = decides.standing is Standing.HOLDS and is_in_sync
+        self._decides, pair = decides, decides.pair
         self._was_licensed |= decides.standing in (Standing.HOLDS, Standing.LEANS)
         if decides.standing is Standing.HOLDS and decides.term > self._broker.role.term:
             # An operator let it take the key from the other node, which has a lower term then.
             self._broker.role_file.change(term=decides.term, is_master=True)
+            if self._server is not None:
+                self._server.drop_slave("this node is of a later term")  # it hears of it in WELCOME
         # One that waits for its license may hear its slave, whose promotion came to nothing.
         is_superseded = decides.standing is Standing.YIELDS and self._was_licensed
         if is_superseded and not self.stops_serving.is_set():
@@ -186,6 +187,15 @@ class MasterRole:
     def fail(self, error: Exception) -> None:
         """See `CoordinatedRole`."""
         self._pump.fail(error)
+
+    @property
+    def _is_key_ours(self) -> bool:
+        """This node has the key, and etcd says that the slave may have it next."""
+        decides = self._decides
+        if decides is None or decides.pair is None or not decides.pair.in_sync:
+            return False
+        now_ms = self._clock.boottime_ns() // NS_PER_MS
+        return decides.standing is Standing.HOLDS and now_ms < decides.key_until_ms
 
     async def start(self, sockets: Sequence[socket]) -> None:
         """Listen for the slave."""
@@ -276,17 +286,19 @@ class MasterRole:
         is_connected = known.state in WITH_STREAM
         self._broker.head_freer.hold.note_slave(known.durable_pos if is_connected else None)
         self._route(known, is_connected=is_connected)
-        if known.proved_ms is not None:
-            self.lease.renew(known.proved_ms)
-        if not self._is_sync:
-            if self._is_coordinated:
-                self._lease_watch.look()
-            return
         is_there = known.state in UP_TO_DATE
         is_sync_flush = self._config.flush == "sync"
         pos = known.durable_pos if is_sync_flush else known.received_pos
         if self._is_solo:
             self._end_solo(pos if is_there else None)
+        # With etcd, a solo master may acknowledge what its slave lacks only if that one is not
+        # promoted: its answers do not say so.
+        if known.proved_ms is not None and not (self._is_coordinated and self._is_solo):
+            self.lease.renew(known.proved_ms)
+        if not self._is_sync:
+            if self._is_coordinated:
+                self._lease_watch.look()
+            return
         if not self._is_solo:
             self._broker.need_replica(None if is_there else NO_SLAVE)
             if is_there:

@@ -243,9 +243,18 @@ class SlaveRole(HandOver):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._over.wait(), pause_s)
 
-    def prepare(self) -> None:
-        """Take no checkpoint any more; `_tend_log` says when none is written."""
+    def prepare(self, term: int) -> None:
+        """Take no checkpoint any more; `_tend_log` says when none is written.
+
+        Raises:
+            ReplicaError: as `take`, while the master still serves.
+        """
+        self._check_term(term)
         self._is_handed = True
+
+    def _check_term(self, term: int) -> None:
+        if term != self._follower.next_term:
+            raise ReplicaError(f"would begin term {self._follower.next_term}, not {term}")
 
     def take(self, term: int) -> None:
         """Be the master, which has yielded; nothing of the log is in flight.
@@ -258,8 +267,7 @@ class SlaveRole(HandOver):
             ReplicaError: the term is not that of the next promotion here.
             StorageError: the disk failed.
         """
-        if term != self._follower.next_term:
-            raise ReplicaError(f"would begin term {self._follower.next_term}, not {term}")
+        self._check_term(term)
         _log.warning("takes over: the master yields")
         self._promote(is_handed=True)
         self._is_wanted = True

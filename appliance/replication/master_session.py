@@ -231,6 +231,9 @@ class MasterSession:
         """Send bytes of the log that were read for `next_read`."""
         if self.state is State.REPAIRING:
             self._requested = None
+            if not data:
+                self.fail(f"its log has nothing at {pos}")
+                return
             self._walk.go(Event.SUPPLY)
             self._output.append(wire.encode_bytes(pos, data, MessageType.SUPPLY))
         if not self.has_stream:

@@ -84,8 +84,11 @@ class Following:
 class HandOver:
     """What the owner of a client does when the master hands over; this one refuses."""
 
-    def prepare(self) -> None:
+    def prepare(self, term: int) -> None:
         """Let nothing be in the way of a promotion, then call `ReplicationClient.ready`.
+
+        Args:
+            term: that this node is to begin.
 
         Raises:
             ReplicaError: this node cannot take over.
@@ -214,7 +217,7 @@ class ReplicationClient:
                 elif isinstance(order, Read):
                     self._read(link, order)
                 elif isinstance(order, Prepare):
-                    self._hands_over.prepare()
+                    self._hands_over.prepare(order.term)
                 elif isinstance(order, Take):
                     self._take = order
                     self._take_over(link)

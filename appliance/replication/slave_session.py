@@ -38,7 +38,13 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """The master hands over soon: let no checkpoint be in the way; then call `ready`."""
+    """The master hands over soon: let no checkpoint be in the way; then call `ready`.
+
+    Attributes:
+        term: that this node is to begin.
+    """
+
+    term: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +244,7 @@ class SlaveSession:
         elif kind is MessageType.PREPARE:
             self._term = wire.decode_term(body)
             self._walk.go(Event.PREPARE)
-            return Prepare()
+            return Prepare(self._term)
         elif kind is MessageType.READ:
             self._walk.go(Event.READ)
             return Read(*wire.decode_read(body))

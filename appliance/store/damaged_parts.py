@@ -3,8 +3,9 @@
 Layer 2.
 """
 
-from appliance.store.log.commit_log import CommitLog
+from appliance.store.log.data_files import DataFiles
 from appliance.store.recovery.log_knowledge import is_covered
+from appliance.store.recovery.lost import keep
 from appliance.store.recovery.start import Start
 from appliance.system.files import File
 
@@ -16,31 +17,30 @@ class DamagedParts:
         tried: parts that an earlier start of this process repaired in vain, as log positions.
     """
 
-    def __init__(self, log: CommitLog, start: Start) -> None:
+    def __init__(self, files: DataFiles, start: Start) -> None:
         """Find nothing yet.
 
         Args:
-            log: its segments are open.
+            files: the segments are open.
             start: holds the replayed state.
         """
-        self._log, self._start = log, start
+        self._files, self._log, self._start = files, files.log, start
         self._written: dict[File, None] = {}
         self.tried: frozenset[tuple[int, int]] = frozenset()
 
     def find(self) -> list[tuple[int, int]]:
         """Return the parts that nobody judged lost or repaired yet, as log positions, ascending.
 
-        Bytes of a segment whose file is gone cannot be repaired.
+        Each is in one segment. Bytes of a segment whose file is gone cannot be repaired.
         """
         verdicts, places = list(self._start.state.verdicts), self._log.files.places
-        found = [(begin, end) for begin, end, _ in self._start.scan.damage]
-        return [
-            (begin, end)
-            for begin, end in found
-            if (begin, end) not in self.tried
-            and not is_covered((begin, end), verdicts)
-            and any(base <= begin and end <= base + size for base, size in places)
+        parts = [
+            (max(begin, base), min(end, base + size))
+            for begin, end, _ in self._start.scan.damage
+            if not is_covered((begin, end), verdicts)
+            for base, size in places
         ]
+        return [part for part in parts if part[0] < part[1] and part not in self.tried]
 
     @property
     def has_written(self) -> bool:
@@ -50,6 +50,9 @@ class DamagedParts:
     def write(self, pos: int, data: bytes) -> None:
         """Write bytes of the other node's log over damaged ones.
 
+        What stood there is kept under `lost/` first: if the other node has the same part damaged in
+        another place, people can make one of two.
+
         Args:
             pos: in a damaged part.
             data: does not cross the end of that part.
@@ -57,7 +60,14 @@ class DamagedParts:
         Raises:
             StorageError: they could not be written.
         """
+        if not self._written:
+            for begin, end in self.find():
+                keep(self._files.fs, self._files.paths, self._log, (begin, end), self._epoch)
         self._written[self._log.files.write_raw(pos, data)] = None
+
+    @property
+    def _epoch(self) -> int:
+        return max(self._start.scan.epoch, 0)
 
     def flush(self) -> None:
         """Make durable what was written.

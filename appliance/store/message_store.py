@@ -218,7 +218,7 @@ class MessageStore:
         start.finish()
         node = choose_node(self._fs, self._paths, self._config)
         size = self._config.segment_size_bytes
-        repair = Repair(self.log, start, node=node, segment_size=size)
+        repair = Repair(self._files, start, node=node, segment_size=size)
         if repair.damage.find():
             self.repair = repair
             yield from repair.wait()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from _core.bytes.layout import FORMAT_VERSION
 from appliance.store.damaged_parts import DamagedParts
-from appliance.store.log.commit_log import CommitLog
+from appliance.store.log.data_files import DataFiles
 from appliance.store.recovery.report import Progress
 from appliance.store.recovery.start import Start
 
@@ -23,18 +23,18 @@ class Repair:
         is_over: set by `give_up`; the start then goes on, and refuses the log.
     """
 
-    def __init__(self, log: CommitLog, start: Start, *, node: int, segment_size: int) -> None:
+    def __init__(self, files: DataFiles, start: Start, *, node: int, segment_size: int) -> None:
         """Wait.
 
         Args:
-            log: its segments are open.
+            files: the directory; the abort file exists.
             start: holds the replayed state.
             node: which node of the pair this is.
             segment_size: in bytes.
         """
-        self._log, self._start = log, start
+        self._log, self._start = files.log, start
         self._node, self._segment_size = node, segment_size
-        self.damage = DamagedParts(log, start)
+        self.damage = DamagedParts(files, start)
         self.is_over = False
 
     def wait(self) -> Iterator[Progress]:

@@ -93,6 +93,8 @@ class SegmentFiles:
     def write_raw(self, pos: int, data: bytes) -> File:
         """Write bytes into a segment that exists, without a sync; return its file.
 
+        Snapshots and backups keep the file as it is.
+
         Args:
             pos: log position of the first byte.
             data: do not cross the end of the segment.
@@ -102,6 +104,8 @@ class SegmentFiles:
         """
         segment = next(each for each in self._segments if each.base <= pos < each.end)
         assert pos + len(data) <= segment.end
+        if segment.file.link_count() > 1:
+            make_private(self._fs, segment, segment.size)
         segment.file.pwritev([data], pos - segment.base)
         return segment.file
 

@@ -66,8 +66,27 @@ def set_aside(fs: FileSystem, paths: DataPaths, log: CommitLog, scan: LogScan, e
     Raises:
         StorageError: a sync failed, or another operation, for a reason other than a full disk.
     """
-    start = scan.pos
-    end = min(scan.garbage_end, start + CUT_MAX_BYTES)
+    return keep(fs, paths, log, (scan.pos, scan.garbage_end), epoch)
+
+
+def keep(
+    fs: FileSystem, paths: DataPaths, log: CommitLog, part: tuple[int, int], epoch: int
+) -> int:
+    """Copy a part of the log to `lost/`, durably; see `set_aside`.
+
+    Args:
+        fs, paths, log: the files.
+        part: log positions; no more than CUT_MAX_BYTES of it are kept.
+        epoch: for the name.
+
+    Returns:
+        The distance in bytes from its begin to after the last nonzero byte.
+
+    Raises:
+        StorageError: a sync failed, or another operation, for a reason other than a full disk.
+    """
+    start = part[0]
+    end = min(part[1], start + CUT_MAX_BYTES)
     if start >= end:
         return 0
     path = paths.lost_file(start, epoch)

@@ -204,7 +204,7 @@ class FailOverPair:
             self.kill(yielded.number)
             self.begin(yielded.number)
         elif not other.begins_promotion:
-            yielded.decides.may_go_alone = True
+            yielded.decides.refused_ms = yielded.clock_ms(self.now_ms)
 
     def _catch_up(self, master: Node, slave: Node) -> None:
         is_longer = slave.log[: len(master.log)] == master.log

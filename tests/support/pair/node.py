@@ -39,7 +39,7 @@ class PairNode:
         end_pos: where the log ended at its last clean stop.
         committed_pos, epoch: of its log, when it last was a master; see `note_log`.
         starts: how many processes there were.
-        is_damaged: bytes of its log were changed.
+        is_damaged, has_repaired: bytes of its log were changed, and it found that.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class PairNode:
         self.end_pos: int | None = None
         self.committed_pos = self.epoch = 0
         self.starts = 0
-        self.is_damaged = False
+        self.is_damaged = self.has_repaired = False
         self.thread_ms = 0.5
 
     @staticmethod
@@ -150,8 +150,10 @@ class PairNode:
     def _look_at_disk(self) -> None:
         """A crash in the middle of a call ends the process there."""
         broker = self.broker
-        if broker is not None and broker.repair is not None and not self.is_damaged:
-            self._world.errors.append(RuntimeError(UNDAMAGED))
+        if broker is not None and broker.repair is not None:
+            self.has_repaired = True
+            if not self.is_damaged:
+                self._world.errors.append(RuntimeError(UNDAMAGED))
         if self.disk.is_dead:
             self._world.note(self.name, "crashes in a call of its disk")
             self._end("killed", is_silent=False)

@@ -453,18 +453,25 @@ class Operator:
         await self.until_in_sync()
 
     async def damage_slave(self) -> None:
-        """The disk of the slave changes a byte while it is off; it gets it from its master."""
+        """The disk of the slave changes a byte while it is off; it gets it from its master.
+
+        That one serves, or was killed as well and compares.
+        """
         await self.until_in_sync()
         slave = self.node(self.slave)
         slave.kill()
+        if self._rng.random() < 0.5:
+            self.node(self.master).kill()
         slave.damage(self._rng)
         await self._up(self.slave)
+        await self._up(self.master)
         end_ms = self._world.now_ms + CONNECTED_MS
         while self._world.now_ms < end_ms and not self._streams(self.slave):
             await self._restart_ended()
             await self._sleep_ms(LOOK_MS)
         await self.until_in_sync()
-        slave.is_damaged = False
+        self.counts["repaired"] += slave.has_repaired
+        slave.is_damaged = slave.has_repaired = False
 
     async def hand_over(self) -> None:
         """The master hands over, perhaps while something else happens."""

@@ -326,13 +326,14 @@ def test_a_master_whose_slave_was_promoted_by_force_yields(desk: Desk) -> None:
         (PairRecord(1, 3, in_sync=False), True),
         (PairRecord(1, 3, in_sync=True), False),
         (PairRecord(2, 3, in_sync=False), False),
-        (PairRecord(2, 2, in_sync=True), True),
+        (PairRecord(2, 2, in_sync=True), False),
+        (PairRecord(2, 2, in_sync=False), True),
     ],
 )
 def test_a_master_that_compares_goes_on_by_itself_if_the_slave_lacks_something(
     desk: Desk, pair: PairRecord | None, *, goes_on: bool
 ) -> None:
-    """In term 3: what etcd says of term 2 is older than what an operator said."""
+    """In term 3: what etcd says of term 2 is older than what made this node the master."""
     desk.write(holder=None, pair=pair)
     master = desk.node(1, is_master=True, term=3)
     desk.run(master, 3_000)
@@ -435,29 +436,63 @@ def test_a_master_that_yields_goes_on_if_an_operator_says_so(desk: Desk) -> None
     assert desk.holder() == {"node": 1, "term": 11}
 
 
+def yielded_node(desk: Desk) -> FailOver:
+    """Node 1, which gave term 4 to the other one."""
+    role = RoleRecord(4, is_master=False, has_yielded=True)
+    return FailOver(KEYS, node=1, role=role, lease_ms=LEASE_MS)
+
+
 def test_a_node_that_yielded_takes_the_key_only_if_the_other_one_did_not_take_over(
     desk: Desk,
 ) -> None:
     desk.write(holder=None, pair=PairRecord(1, 3, in_sync=True))
-    role = RoleRecord(4, is_master=False, has_yielded=True)
-    yielded = FailOver(KEYS, node=1, role=role, lease_ms=LEASE_MS)
+    yielded = yielded_node(desk)
     desk.run(yielded, 3 * LEASE_MS)
     assert where(yielded) is Standing.COMPARES
     assert desk.holder() is None
-    yielded.may_go_alone = True
+    yielded.refused_ms = desk.now_ms
     desk.run(yielded)
     assert where(yielded) is Standing.HOLDS
     # The term of its role file is that of the other node; this one begins the next of its own.
     assert desk.holder() == {"node": 1, "term": 5}
 
 
-def test_a_node_that_yielded_does_not_take_the_key_from_the_other_one(desk: Desk) -> None:
+def test_what_the_other_node_said_before_it_took_the_key_does_not_count(desk: Desk) -> None:
+    desk.write(holder=None, pair=PairRecord(1, 3, in_sync=True))
+    yielded = yielded_node(desk)
+    yielded.refused_ms = desk.now_ms
     desk.write(holder=Holder(2, 4), pair=PairRecord(2, 4, in_sync=False))
-    role = RoleRecord(4, is_master=False, has_yielded=True)
-    yielded = FailOver(KEYS, node=1, role=role, lease_ms=LEASE_MS)
-    yielded.may_go_alone = True
+    desk.now_ms += 10
+    desk.run(yielded, 3 * LEASE_MS)
+    assert where(yielded) is Standing.COMPARES
+    assert desk.pair() == {"node": 2, "term": 4, "in_sync": False}
+
+
+def test_a_promotion_that_came_to_nothing_does_not_keep_a_node_that_yielded_waiting(
+    desk: Desk,
+) -> None:
+    """The other node took the key, ended, and follows again."""
+    desk.write(holder=Holder(2, 4), pair=PairRecord(2, 4, in_sync=False))
+    yielded = yielded_node(desk)
+    desk.run(yielded, 3 * LEASE_MS)
+    assert desk.holder() is None
+    yielded.refused_ms = desk.now_ms
     desk.run(yielded)
-    assert where(yielded) is Standing.YIELDS
+    assert where(yielded) is Standing.HOLDS
+    assert desk.holder() == {"node": 1, "term": 5}
+
+
+def test_a_master_by_hand_over_that_starts_again_before_it_came_to_etcd_compares(
+    desk: Desk,
+) -> None:
+    """A power cut may have taken what its slave has."""
+    desk.write(holder=None, pair=PairRecord(1, 3, in_sync=True))
+    master = desk.node(2, is_master=True, term=4)
+    desk.run(master)
+    assert where(master) is Standing.COMPARES
+    master.hear(FOREVER_MS)
+    desk.run(master)
+    assert where(master) is Standing.HOLDS
     assert desk.holder() == {"node": 2, "term": 4}
 
 

@@ -16,7 +16,7 @@ from appliance.coordination.etcd_wire import Put
 from appliance.coordination.fail_over import FailOver
 from appliance.coordination.records import PairRecord, encode_pair, name_keys
 from appliance.coordination.standing import Standing
-from appliance.errors import RoleError
+from appliance.errors import ReplicaError, RoleError
 from appliance.pair.comparing_role import ComparingRole
 from appliance.pair.coordination import Coordination
 from appliance.pair.lease_watch import LeaseWatch
@@ -153,17 +153,25 @@ def test_hand_over_waits_for_the_key_and_for_a_slave_that_etcd_knows_to_be_in_sy
         role.act(decision(standing, pair))
         with pytest.raises(RoleError, match="etcd does not say"):
             await role.hand_over()
-        role.act(decision(Standing.HOLDS, PairRecord(1, 1, in_sync=True)))
+        until_ms = harness.clock.boottime_ns() // 1_000_000 + 100
+        role.act(decision(Standing.HOLDS, PairRecord(1, 1, in_sync=True), until_ms))
         with pytest.raises(RoleError, match="not up to date"):  # the server has no slave here
+            await role.hand_over()
+        harness.clock.advance_ms(100)  # whatever etcd is asked meanwhile
+        with pytest.raises(RoleError, match="etcd does not say"):
             await role.hand_over()
         assert not role.stops_serving.is_set()
 
     run_master(check, etcd=ETCD, peer=Address("127.0.0.1", 1))
 
 
-def decision(standing: Standing, pair: PairRecord | None) -> Any:
+def decision(standing: Standing, pair: PairRecord | None, key_until_ms: int = 0) -> Any:
     return SimpleNamespace(
-        standing=standing, pair=pair, term=1, key_until_ms=0, is_alone=lambda _now_ms: False
+        standing=standing,
+        pair=pair,
+        term=1,
+        key_until_ms=key_until_ms,
+        is_alone=lambda _now_ms: False,
     )
 
 
@@ -197,13 +205,53 @@ def test_master_that_took_the_key_from_the_other_node_is_of_the_term_of_the_key(
     async def check(harness: BrokerHarness, role: MasterRole, _shown: list[object]) -> None:
         decides = decision(Standing.HOLDS, PairRecord(1, 5, in_sync=False))
         decides.term = 5
+        dropped: list[str] = []
+        assert role._server is not None
+        role._server.drop_slave = dropped.append  # type: ignore[method-assign]
         role.act(decides)
         assert (harness.broker.role.term, harness.broker.role.is_master) == (5, True)
+        assert dropped == ["this node is of a later term"], "the slave would never hear of it"
         decides.term = 3
         role.act(decides)
         assert harness.broker.role.term == 5
 
     run_master(check, etcd=ETCD, peer=Address("127.0.0.1", 1))
+
+
+@pytest.mark.parametrize("etcd", [(), ETCD])
+def test_answers_of_a_slave_that_lacks_something_let_no_solo_master_acknowledge_with_etcd(
+    etcd: tuple[Endpoint, ...],
+) -> None:
+    """Etcd may say that the slave is in sync, after a hand-over that etcd has not heard of."""
+
+    async def run() -> None:
+        harness = with_topic(1)
+        settings: dict[str, Any] = {"etcd": etcd, "peer": Address("127.0.0.1", 1)} if etcd else {}
+        harness.broker.config = replace(harness.config, replication="sync", **settings)
+        pump: Any = SimpleNamespace(show=lambda _: None, fail=None)
+        role = MasterRole(harness.broker, pump, ONE_MACHINE, is_solo=True)
+        lacks = replace(acknowledged(harness, State.CATCH_UP), received_pos=0, durable_pos=0)
+        role._changed(lacks)
+        assert role.lease.is_held == (not etcd), "without etcd solo needs no lease"
+        role._changed(acknowledged(harness, State.STREAMING))
+        assert role.lease.is_held
+        assert not role.status().solo
+        await role.stop()
+
+    asyncio.run(run())
+
+
+def test_slave_that_would_begin_another_term_says_so_while_the_master_still_serves() -> None:
+    slave = slave_of()
+
+    async def run() -> None:
+        role = role_of(slave)
+        for term in (slave.follower.next_term - 2, slave.follower.next_term + 2):
+            with pytest.raises(ReplicaError, match="would begin term"):
+                role.prepare(term)
+        role.ends()
+
+    asyncio.run(run())
 
 
 def slave_of(etcd: tuple[Endpoint, ...] = ()) -> SlaveHarness:
@@ -229,7 +277,7 @@ def test_slave_that_takes_over_waits_for_no_lease() -> None:
         assert role.lease_left_ms() > 0
         following = asyncio.ensure_future(role.follow(asyncio.Event()))
         await asyncio.sleep(0)
-        role.prepare()
+        role.prepare(slave.follower.next_term)
         role.take(slave.follower.next_term)
         async with asyncio.timeout(LIMIT_S):  # the clock of the lease stands
             assert await following is Outcome.PROMOTED
@@ -249,7 +297,7 @@ def test_slave_that_takes_over_asks_etcd_for_the_key_afterwards() -> None:
             KEYS, node=2, role=RoleRecord(1, is_master=False), lease_ms=2_000
         )
         role = role_of(slave, coordination)
-        role.prepare()
+        role.prepare(slave.follower.next_term)
         role.take(slave.follower.next_term)
         assert slave.broker.role.is_master
         assert (decides.standing, decides.term) == (Standing.STOPS, slave.follower.term)

@@ -18,7 +18,7 @@ def prepared() -> SessionPair:
     pair = streaming()
     pair.master.prepare(TERM)
     pair.settle()
-    assert pair.orders == [Prepare()]
+    assert pair.orders == [Prepare(TERM)]
     assert not pair.master.is_ready
     pair.slave.ready()
     pair.settle()
@@ -35,7 +35,7 @@ def test_slave_takes_over_what_it_has_on_its_disk() -> None:
     assert pair.replica.data == pair.source.data
     pair.master.give_up_mastery(pair.source.committed_pos)
     pair.settle()
-    assert pair.orders == [Prepare(), Take(TERM)]
+    assert pair.orders == [Prepare(TERM), Take(TERM)]
     assert not pair.master.is_taken
     pair.slave.taken()
     pair.settle()
@@ -67,7 +67,7 @@ def test_yield_that_does_not_fit_is_not_taken(term: int, shift: int, *, is_ready
     order = wire.Yield(term, pair.source.committed_pos + shift)
     pair.give_slave(wire.encode_yield(order))
     assert pair.slave.state is State.LOST
-    assert pair.orders == [Prepare()]
+    assert pair.orders == [Prepare(TERM)]
 
 
 def test_yield_is_not_taken_while_something_is_not_on_the_disk() -> None:
@@ -78,7 +78,7 @@ def test_yield_is_not_taken_while_something_is_not_on_the_disk() -> None:
     pair.settle()
     pair.give_slave(wire.encode_yield(wire.Yield(TERM, pair.source.committed_pos)))
     assert pair.slave.state is State.LOST
-    assert pair.orders == [Prepare()]
+    assert pair.orders == [Prepare(TERM)]
 
 
 @pytest.mark.parametrize("kind", [MessageType.READY, MessageType.TAKEN])

@@ -29,7 +29,7 @@ def test_promises_of_a_pair_hold_whatever_happens(part: int, lives: int) -> None
             assert not outcome.faults, explain(seed, outcome)
             counts += outcome.counts
     # The lives have seen what they are for.
-    assert all(counts[name] for name in (*VERBS, "promoted")), counts
+    assert all(counts[name] for name in (*VERBS, "promoted", "handed over", "repaired")), counts
 
 
 def test_life_of_a_seed_is_the_same_in_every_process() -> None:

@@ -199,6 +199,15 @@ def test_a_second_request_before_the_answer_ends_the_connection() -> None:
     assert "before the last one is answered" in master.reason
 
 
+def test_a_master_that_has_nothing_there_ends_the_connection_and_says_so() -> None:
+    source = source_log(20)
+    master = in_repair(source, DamagedLog(source, (0, 1_012)))
+    master.received(_request(0, 10), NOW_MS)
+    master.loaded(0, b"", NOW_MS)
+    assert master.state is State.LOST
+    assert "has nothing at 0" in master.reason
+
+
 def test_a_read_that_ends_after_the_connection_sends_nothing() -> None:
     source = source_log(20)
     master = in_repair(source, DamagedLog(source, (0, 1_012)))

@@ -65,6 +65,22 @@ def test_log_is_unchanged_until_it_goes_on(*, is_clean: bool) -> None:
     assert again.broker.epoch > comparison.epoch
 
 
+def test_a_log_that_is_compared_can_be_read_for_a_slave_that_repairs_its_own() -> None:
+    harness, disk = written(is_clean=False)
+    comparison = to_comparison(harness, disk).comparison
+    assert comparison is not None
+    files = sorted(log_files(disk).items())
+    assert len(files) > 1
+    pos = comparison.start_pos
+    while pos < comparison.committed_pos:
+        data = comparison.read(pos, 60_000)
+        base = max(int(name) for name, _ in files if int(name) <= pos)
+        assert data == dict(files)[segment_name(base)][pos - base : pos - base + len(data)]
+        assert data, "nothing before the end"
+        pos += len(data)
+    assert pos == comparison.committed_pos
+
+
 def test_start_that_goes_on_is_as_any_start() -> None:
     harness, disk = written(is_clean=True)
     broker = Broker(harness.clock, disk, harness.config, KAFKA_FACADE, compares=True)

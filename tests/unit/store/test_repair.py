@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import get_args
 
 import pytest
@@ -34,12 +35,16 @@ class Waiting:
         self.broker = Broker(slave.clock, disk, slave.config, KAFKA_FACADE)
         self._start: Iterator[Progress] = iter(self.broker.recover())
         for _ in range(STEPS_MAX):
-            if self.broker.repair is not None:
+            if self.broker.repair is not None or self.broker.follower is not None:
                 break
             next(self._start)
-        assert self.broker.repair is not None, "it repairs nothing"
-        assert self.broker.follower is None
-        self.log: Repair = self.broker.repair
+
+    @property
+    def log(self) -> Repair:
+        """What is to be repaired."""
+        assert self.broker.follower is None, "it repairs nothing"
+        assert self.broker.repair is not None
+        return self.broker.repair
 
     def go_on(self) -> None:
         """Let the start go on."""
@@ -101,6 +106,42 @@ def test_a_repaired_slave_has_the_log_of_its_master_and_goes_on() -> None:
     assert found.digest().pending == expected.digest().pending
 
 
+def test_what_stood_there_is_kept_and_no_snapshot_is_changed() -> None:
+    rng = random.Random(5)
+    master, slave, disk = damaged_slave(rng)
+    waiting = Waiting(slave, disk)
+    damaged = waiting.log.damaged()
+    before = {begin: waiting.log._log.files.read_raw(begin, end - begin) for begin, end in damaged}
+    names = disk.list_dir(PATHS.commit_log)
+    for name in names:
+        disk.link(PATHS.commit_log / name, DATA_DIR / f"of a snapshot {name}")
+    linked = {name: disk.files()[DATA_DIR / f"of a snapshot {name}"] for name in names}
+    repair(waiting.log, master)
+    assert waiting.log.damaged() == damaged, "until the next start"
+    kept = disk.list_dir(PATHS.lost)
+    assert sorted(int(name.split("-")[0]) for name in kept) == sorted(before)
+    for name in kept:
+        data = before[int(name.split("-")[0])]
+        assert disk.files()[PATHS.lost / name] == data.rstrip(b"\0")
+    assert {name: disk.files()[DATA_DIR / f"of a snapshot {name}"] for name in names} == linked
+    waiting.broker.close()
+    assert SlaveHarness(disk, slave.clock).promote().values() == master.values()
+
+
+def test_a_part_that_crosses_a_segments_end_is_repaired_in_two() -> None:
+    master, slave, disk = damaged_slave(random.Random(6))
+    waiting = Waiting(slave, disk)
+    (first, size), (second, _) = waiting.log._log.files.places[:2]
+    waiting.log.damage._start = SimpleNamespace(  # type: ignore[assignment]
+        state=SimpleNamespace(verdicts=[]),
+        scan=SimpleNamespace(damage=[(second - 100, second + 50, "made up")], epoch=1),
+    )
+    assert first + size == second
+    assert waiting.log.damaged() == [(second - 100, second), (second, second + 50)]
+    repair(waiting.log, master)
+    waiting.broker.close()
+
+
 def test_a_stop_during_a_repair_leaves_the_log_as_it_is_and_the_damage_to_find() -> None:
     _, slave, disk = damaged_slave(random.Random(2))
     before = log_of(disk)
@@ -145,8 +186,10 @@ def test_crash_at_any_call_of_a_repair_leaves_the_rest_to_repair(mode: CrashMode
         except SimCrash:
             pass
         left = disk.crashed(mode, rng)
-        if not is_done:
-            repair(Waiting(slave, left).log, master)
+        rest = Waiting(slave, left)
+        if rest.broker.repair is not None:
+            repair(rest.log, master)
+        rest.broker.abandon()
         again = SlaveHarness(left.crashed("killed", rng), slave.clock)
         assert again.promote().values() == master.values()
     assert number > 2
