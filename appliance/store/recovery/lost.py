@@ -1,6 +1,9 @@
-"""Saves the bytes that a start cuts off the log under `lost/`: they may have been durable.
+"""Saves what a start cuts off the log, or the other node's bytes replace, under `lost/`.
 
-    lost/POSITION-EPOCH      the bytes from a log position on; the epoch is that of the start
+It may have been durable.
+
+    lost/POSITION-EPOCH      the bytes from a log position on; the epoch is that of the start, or,
+                             of a part that is repaired, that of the log's last frame
 
 Only people and `check` read these files. Their size is bounded: the first 64 MiB of one cut are
 kept, and the newest 256 MiB of all cuts. Layer 2.
