@@ -392,6 +392,8 @@ cdef class Projections:
         cdef const uint8_t* cancel = timer + <int64_t>h.timer_count * TIMER_ENTRY_SIZE
         cdef int32_t timers = h.timer_count, cancels = h.cancel_count
         self.held_bytes += h.held_size + <int64_t>h.timer_count * TIMER_ENTRY_SIZE
+        self.timers_accepted += h.timer_count
+        partition.topic.timers_accepted += h.timer_count
         while timers or cancels:
             if timers and (
                 not cancels or load_i32(timer + TIMER_AT_INDEX) < load_i32(cancel + CANCEL_AT_INDEX)
@@ -437,8 +439,6 @@ cdef class Projections:
                 &timer, h.topic_id, partition.index, entry[TIMER_AT_LEVEL],
                 load_i64(entry + TIMER_AT_LEVEL_OFFSET), timer.position,
             )
-        self.timers_accepted += 1
-        partition.topic.timers_accepted += 1
         return 0
 
     cdef int _make_pending(

@@ -358,7 +358,7 @@ class FailOver:
                 return pair is not None
             return self.may_follow and (is_mine or pair.in_sync)
         if self._has_yielded and not self._is_appointed:
-            # It said so after whatever etcd says of it.
+            # The other node said that it is no master, and etcd has not changed since.
             return self.refused_ms > self._seen_ms
         if now_ms < self._peer_until_ms or pair is None or self._is_appointed:
             return True
@@ -377,7 +377,10 @@ class FailOver:
             self.refusal = f"node {holder.node} has the key in etcd, in term {holder.term}"
 
     def _is_superior(self, pair: PairRecord | None) -> bool:
-        """Return whether an operator made this node the master, and etcd does not know it yet."""
+        """Return whether this node became the master, and etcd does not know it yet.
+
+        An operator said so, or the other node handed over.
+        """
         if self.standing in SLAVE or pair is None or pair.node == self._node:
             return False
         return self._is_appointed or (self.term > pair.term and not self._has_yielded)

@@ -271,7 +271,7 @@ class MasterSession:
             raise RemoteProtocolError("a REQUEST before the last one is answered")
         if not self._log.start_pos <= pos < pos + size <= self._common_pos:
             raise RemoteProtocolError(
-                f"a REQUEST from {pos} to {pos + size}; both logs have {self._log.start_pos} to "
+                f"a REQUEST from {pos} to {pos + size}, outside of {self._log.start_pos} to "
                 f"{self._common_pos}"
             )
         self._walk.go(Event.REQUEST)

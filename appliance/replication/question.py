@@ -13,9 +13,10 @@ from appliance.config.setting import Address
 from appliance.errors import RemoteProtocolError
 from appliance.replication import wire
 from appliance.replication.facts import Facts
-from appliance.replication.logs import NO_CLUSTER, NO_POS
+from appliance.replication.greeting import Greeting
+from appliance.replication.logs import NO_POS
 from appliance.replication.message_reader import MessageReader
-from appliance.replication.wire import Data, Hello, MessageType, Welcome
+from appliance.replication.wire import Data, Hello, Welcome
 
 READ_SIZE_BYTES: Final = 65_536
 
@@ -35,6 +36,21 @@ class Asker:
     segment_size_bytes: int
     facts: Facts
 
+    def introduce(self) -> Hello:
+        """Return the HELLO of an empty log."""
+        return Hello(
+            cluster=self.cluster,
+            node=self.node,
+            format_version=self.format_version,
+            segment_size_bytes=self.segment_size_bytes,
+            start_pos=0,
+            end_pos=0,
+            last_pos=NO_POS,
+            last_crc=0,
+            epochs=(),
+            facts=self.facts,
+        )
+
 
 class Question:
     """One question, without the connection."""
@@ -47,9 +63,8 @@ class Question:
             secret: what both nodes know.
             nonce: NONCE_SIZE random bytes, never used before.
         """
-        self._asker, self._secret, self._nonce = asker, secret, nonce
         self._reader = MessageReader()
-        self._has_asked = False
+        self._greeting = Greeting(asker.introduce, secret, nonce)
 
     def received(self, data: bytes) -> tuple[bytes, Welcome | None]:
         """Handle what arrived; return what to send, and the answer if it is there.
@@ -58,53 +73,14 @@ class Question:
             RemoteProtocolError: the peer breaks a rule, does not know the secret, or refuses.
         """
         self._reader.feed(data)
-        output = b""
-        while True:
-            expected = [MessageType.WELCOME, MessageType.REFUSED]
-            message = self._reader.next_message(
-                expected if self._has_asked else [MessageType.CHALLENGE]
-            )
+        greeting, output = self._greeting, b""
+        while greeting.welcome is None:
+            message = self._reader.next_message(greeting.expected)
             if message is None:
-                return output, None
+                break
             assert not isinstance(message, Data)
-            kind, body = message
-            if kind is MessageType.CHALLENGE:
-                self._has_asked = True
-                output += self._ask(body)
-            elif kind is MessageType.REFUSED:
-                refused = wire.decode_refused(body, secret=self._secret, slave_nonce=self._nonce)
-                raise RemoteProtocolError(wire.refusal_text(refused))
-            else:
-                return output, self._check(body)
-
-    def _ask(self, body: bytes) -> bytes:
-        challenge, asker = wire.decode_challenge(body), self._asker
-        if challenge.version != wire.VERSION:
-            raise RemoteProtocolError(f"it speaks version {challenge.version} of the protocol")
-        hello = Hello(
-            cluster=asker.cluster,
-            node=asker.node,
-            format_version=asker.format_version,
-            segment_size_bytes=asker.segment_size_bytes,
-            start_pos=0,
-            end_pos=0,
-            last_pos=NO_POS,
-            last_crc=0,
-            epochs=(),
-            facts=asker.facts,
-        )
-        return wire.encode_hello(
-            hello, nonce=self._nonce, secret=self._secret, master_nonce=challenge.nonce
-        )
-
-    def _check(self, body: bytes) -> Welcome:
-        welcome = wire.decode_welcome(body, secret=self._secret, slave_nonce=self._nonce)
-        if welcome.node == self._asker.node:
-            raise RemoteProtocolError(f"it is node {welcome.node} as well")
-        known = (NO_CLUSTER, self._asker.cluster)
-        if self._asker.cluster != NO_CLUSTER and welcome.cluster not in known:
-            raise RemoteProtocolError(f"it is of cluster {welcome.cluster.hex()}")
-        return welcome
+            output += greeting.handle(*message)
+        return output, greeting.welcome
 
 
 async def ask(address: Address, asker: Asker, secret: bytes, *, limit_s: float) -> Welcome:

@@ -8,10 +8,11 @@ its log.
 from appliance.errors import RemoteProtocolError, ReplicaError
 from appliance.replication import wire
 from appliance.replication.facts import Facts
-from appliance.replication.logs import NO_CLUSTER, NO_POS, DamagedLog
+from appliance.replication.greeting import Greeting
+from appliance.replication.logs import NO_POS, DamagedLog
 from appliance.replication.message_reader import MessageReader
 from appliance.replication.slave_session import introduce
-from appliance.replication.wire import Data, Hello, MessageType
+from appliance.replication.wire import Data, MessageType, Welcome
 
 
 class RepairSession:
@@ -30,11 +31,8 @@ class RepairSession:
             secret: what both nodes know.
             nonce: NONCE_SIZE random bytes, never used before.
         """
-        self._log, self._facts = log, facts
-        self._secret, self._nonce = secret, nonce
-        self._reader = MessageReader()
-        self._hello: Hello | None = None
-        self._expected = [MessageType.CHALLENGE]
+        self._log, self._reader = log, MessageReader()
+        self._greeting = Greeting(lambda: introduce(log, facts), secret, nonce)
         self._missing = log.damaged()
         self.is_done = False
 
@@ -53,40 +51,26 @@ class RepairSession:
             output += self._handle(*message)
         return output
 
+    @property
+    def _expected(self) -> tuple[MessageType, ...]:
+        return self._greeting.expected or (MessageType.SUPPLY,)
+
     def _handle(self, kind: MessageType, body: bytes) -> bytes:
-        if kind is MessageType.CHALLENGE:
-            return self._answer(body)
-        if kind is MessageType.REFUSED:
-            refused = wire.decode_refused(body, secret=self._secret, slave_nonce=self._nonce)
-            raise RemoteProtocolError(wire.refusal_text(refused))
-        if kind is MessageType.WELCOME:
-            self._check(body)
-            self._expected = [MessageType.SUPPLY]
-        else:
+        if kind is MessageType.SUPPLY:
             self._write(wire.decode_bytes(body))
+            return self._request()
+        output = self._greeting.handle(kind, body)
+        if self._greeting.welcome is None:
+            return output
+        self._check(self._greeting.welcome)
         return self._request()
 
-    def _answer(self, body: bytes) -> bytes:
-        challenge = wire.decode_challenge(body)
-        if challenge.version != wire.VERSION:
-            raise RemoteProtocolError(f"it speaks version {challenge.version} of the protocol")
-        self._hello = introduce(self._log, self._facts)
-        self._expected = [MessageType.WELCOME, MessageType.REFUSED]
-        return wire.encode_hello(
-            self._hello, nonce=self._nonce, secret=self._secret, master_nonce=challenge.nonce
-        )
-
-    def _check(self, body: bytes) -> None:
-        """Check that this is the master, and that both logs have what is damaged here."""
-        welcome, hello = (
-            wire.decode_welcome(body, secret=self._secret, slave_nonce=self._nonce),
-            self._hello,
-        )
+    def _check(self, welcome: Welcome) -> None:
+        """Check that this is the master, and that it has what is damaged here."""
+        hello = self._greeting.hello
         assert hello is not None
-        if welcome.node == hello.node or welcome.segment_size_bytes != hello.segment_size_bytes:
+        if welcome.segment_size_bytes != hello.segment_size_bytes:
             raise RemoteProtocolError("the master does not fit, and does not refuse either")
-        if hello.cluster not in (NO_CLUSTER, welcome.cluster):
-            raise RemoteProtocolError(f"the master is of cluster {welcome.cluster.hex()}")
         if welcome.facts.term < hello.facts.term:
             raise RemoteProtocolError(f"the master is of term {welcome.facts.term}, which ended")
         start, end = welcome.start_pos, welcome.common_pos

@@ -8,10 +8,9 @@ compared, or somebody said to go on without that. Layer 2.
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from _core.bytes.layout import AT_CRC, FORMAT_VERSION, FRAME_HEADER_SIZE
+from _core.bytes.layout import AT_CRC, FRAME_HEADER_SIZE
 from _core.log.frames import read_header
 from appliance.config.config import Config
-from appliance.store.damaged_parts import DamagedParts
 from appliance.store.follower import Follower
 from appliance.store.log.data_files import DataFiles
 from appliance.store.log.segment import FreedSegment
@@ -19,18 +18,12 @@ from appliance.store.node_number import choose_node
 from appliance.store.recovery.decisions import Stop
 from appliance.store.recovery.report import Progress
 from appliance.store.recovery.start import Start
+from appliance.store.replayed_log import ReplayedLog
 from appliance.store.role_file import RoleFile
 
-NO_CLUSTER_BYTES = bytes(16)
 
-
-class Comparison:
-    """The log of a start whose replay has ended, as the other node sees it; see `SourceLog`.
-
-    Attributes:
-        is_over: set by `go_on`; the start then goes on.
-        damage: the damaged parts of the log.
-    """
+class Comparison(ReplayedLog):
+    """The log of such a start, as the other node sees it; see `SourceLog`."""
 
     def __init__(
         self,
@@ -52,17 +45,14 @@ class Comparison:
             role: what it is.
             stop: how the last broker stopped.
         """
-        self._log, self._start = files.log, start
         node = choose_node(files.fs, files.paths, config)
+        super().__init__(files, start, node=node, segment_size_bytes=config.segment_size_bytes)
         self._make_taker: Callable[[], Follower] = partial(
             Follower, files, start, left, config=config, node=node, role=role
         )
         self._taker: Follower | None = None
         self._was_clean = stop is Stop.CLEAN
-        self.damage = DamagedParts(files, start)
-        self._segment_size_bytes, self._node = config.segment_size_bytes, node
         self._acknowledges_received = config.replication == "sync" and config.flush == "async"
-        self.is_over = False
 
     def wait(self) -> Iterator[Progress]:
         """Yield until `go_on`."""
@@ -93,10 +83,6 @@ class Comparison:
     def leaves_clean(self) -> bool:
         """If it ends here, the directory is as a clean stop left it."""
         return self._was_clean and not (self.has_taken or self.wants_start)
-
-    def damaged(self) -> list[tuple[int, int]]:
-        """Return the damaged parts of the log; see `DamagedParts.find`."""
-        return self.damage.find()
 
     def write(self, pos: int, data: bytes) -> None:
         """Write bytes of the slave's log, which this node wrote and lost, in a power cut say.
@@ -131,24 +117,9 @@ class Comparison:
             self._taker.flush()
 
     @property
-    def has_log(self) -> bool:
-        """There is a whole frame."""
-        return self._start.last_frame[0] >= 0
-
-    @property
     def acknowledges_received(self) -> bool:
         """Records may be acknowledged that are not on this disk yet."""
         return self._acknowledges_received
-
-    @property
-    def cluster(self) -> bytes:
-        """Id of the cluster that the log belongs to; zeros if it is empty."""
-        return self._start.state.cluster.bytes if self.has_log else NO_CLUSTER_BYTES
-
-    @property
-    def node(self) -> int:
-        """Which node of the pair this is: 1 or 2."""
-        return self._node
 
     @property
     def epoch(self) -> int:
@@ -156,23 +127,9 @@ class Comparison:
         return max(self._start.scan.epoch, 0)
 
     @property
-    def segment_size_bytes(self) -> int:
-        return self._segment_size_bytes
-
-    @property
-    def format_version(self) -> int:
-        """The version of the frames."""
-        return FORMAT_VERSION
-
-    @property
-    def start_pos(self) -> int:
-        """Log position of the first byte that is kept."""
-        return self._log.start_pos if self.has_log else self.committed_pos
-
-    @property
     def committed_pos(self) -> int:
-        """The end of the last whole frame."""
-        return self._start.scan.pos
+        """As `end_pos`: nothing is written yet."""
+        return self.end_pos
 
     @property
     def flushed_pos(self) -> int:
@@ -183,10 +140,6 @@ class Comparison:
     def visible_pos(self) -> int:
         """Nothing may be read yet."""
         return 0
-
-    def epochs(self) -> list[tuple[int, int]]:
-        """Each epoch with its start position, ascending."""
-        return self._start.state.epochs.all()
 
     def crc_at(self, pos: int) -> int | None:
         """Return the CRC of the frame at a log position; None if no frame begins there.
@@ -202,8 +155,14 @@ class Comparison:
         return int.from_bytes(found[AT_CRC:], "big")
 
     def read(self, pos: int, size: int) -> bytes:
-        """Return bytes of the log, unchecked, for a slave that repairs its own."""
-        base, length = next(each for each in self._log.files.places if each[0] <= pos < sum(each))
-        memory = bytearray(min(size, base + length - pos, self.committed_pos - pos))
-        found = self._log.read_some(pos, memoryview(memory))
-        return bytes(memory[:found])
+        """Return bytes of the log, unchecked, for a slave that repairs its own.
+
+        Returns:
+            At most `size` bytes, to the end of a segment; none if its file is gone.
+        """
+        for base, length in self._log.files.places:
+            if base <= pos < base + length:
+                memory = bytearray(min(size, base + length - pos, self.end_pos - pos))
+                found = self._log.read_some(pos, memoryview(memory))
+                return bytes(memory[:found])
+        return b""

@@ -217,8 +217,8 @@ class MessageStore:
         enter_directory(self._files)
         start.finish()
         node = choose_node(self._fs, self._paths, self._config)
-        size = self._config.segment_size_bytes
-        repair = Repair(self._files, start, node=node, segment_size=size)
+        size_bytes = self._config.segment_size_bytes
+        repair = Repair(self._files, start, node=node, segment_size_bytes=size_bytes)
         if repair.damage.find():
             self.repair = repair
             yield from repair.wait()
