@@ -178,8 +178,12 @@ class FailOver:
     def promoted(self, term: int, *, is_handed: bool = False) -> None:
         """Note that this node is the master, in this term.
 
-        Without the key an operator insisted, and said that the other node is off; or that one
-        handed over, and may be promoted again like any slave before this one comes to etcd.
+        If it does not have the key, an operator insisted, and said that the other node is off; or
+        that node handed over. It is a slave then, and may take the key before this one does.
+
+        Args:
+            term: in which it is the master.
+            is_handed: the other node handed over.
         """
         self.term = max(self.term, term)
         self._is_ordered = False

@@ -43,7 +43,7 @@ class PeerView:
         may_follow: of a slave: it has caught up in this process.
         wants_in_sync: of a master; see `FailOver`.
         has_yielded: the other node may be the master, whatever etcd says.
-        refused_ms: boottime at which the other node said last that it is not; 0 before.
+        refused_ms: boottime, ms, at which the other node said last that it is no master; 0 before.
     """
 
     heard_until_ms: int = 0

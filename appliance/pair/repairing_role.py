@@ -25,8 +25,9 @@ ASK_S: Final = 1.0
 """Between two attempts."""
 
 WAITS: Final = (
-    "its log is damaged, and it waits for its master to get these parts: start the master. If that "
-    "one is gone for good, this may be the only copy: `latermq check` shows what is damaged"
+    "its log is damaged, and it waits for its master, from which it gets these parts: start the "
+    "master. If that one is gone for good, this may be the only copy: `latermq check` shows what is "
+    "damaged"
 )
 
 _log = logging.getLogger(__name__)

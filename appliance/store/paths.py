@@ -9,7 +9,7 @@
     control/                                all other state as of a checkpoint
     checkpoint                              which of these belong together; the end of the log
     lost/POSITION-EPOCH                     bytes that a start cut off the log at that position, or
-                                            that the other node's replaced
+                                            that bytes of the other node replaced
     diverged/POSITION-EPOCH                 bytes that a slave had and its master lacked
     role                                    which node of the pair is the master, since which term
     role.new                                a role file that is being written

@@ -1,4 +1,4 @@
-"""Saves what a start cuts off the log, or the other node's bytes replace, under `lost/`.
+"""Saves under `lost/` what a start cuts off the log, and what the other node's bytes replace.
 
 It may have been durable.
 

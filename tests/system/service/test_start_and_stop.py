@@ -1,5 +1,6 @@
 """What `latermq serve` does before it serves, and what ends it: addresses, signals, its log."""
 
+import asyncio
 import http.client
 import os
 import re
@@ -15,8 +16,9 @@ from typing import Final
 import pytest
 
 from appliance.admin.live import version
-from appliance.config.config import Address
+from appliance.config.config import Address, Config
 from appliance.errors import AddressError, ConfigError
+from appliance.main import Service
 from appliance.pump import Pump
 from appliance.system import listening
 from compat.kafka.network.server import KafkaServer
@@ -209,3 +211,25 @@ def test_the_log_says_what_listens_what_changes_and_why_it_stops(
     assert len(lines) == len(expected), lines
     for line, pattern in zip(lines, expected, strict=True):
         assert re.fullmatch(pattern, line), (line, pattern)
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_stop_while_the_role_changes_ends_the_process(*, stops: bool, tmp_path: Path) -> None:
+    """The service that would go on in this process heard no signal."""
+    address = Address("127.0.0.1", 0)
+    config = Config(data_dir=tmp_path / "data", listen=address, admin=address)
+
+    async def run() -> bool:
+        service = Service(config, 1_024)
+
+        async def change_role(_sockets: object) -> None:
+            service.must_start_again = True
+            if stops:
+                service._ask_to_stop(signal.SIGTERM)
+
+        service._run = change_role  # type: ignore[method-assign]
+        await service.run()
+        listening.close_all(service.sockets)
+        return service.must_start_again
+
+    assert asyncio.run(run()) is not stops
