@@ -26,8 +26,8 @@ ASK_S: Final = 1.0
 
 WAITS: Final = (
     "its log is damaged, and it waits for its master, from which it gets these parts: start the "
-    "master. If that one is gone for good, this may be the only copy: `latermq check` shows what is "
-    "damaged"
+    "master. If that one is gone for good, this may be the only copy: `latermq check` shows what "
+    "is damaged"
 )
 
 _log = logging.getLogger(__name__)
