@@ -172,7 +172,12 @@ class Broker:
         store, config = self._store, self.config
         facade, cluster_id = self._facade, self.cluster_id
         self._produce = make_produce_path(
-            store.writer, self.timer_quota, config, facade, cluster_id
+            store.writer,
+            self.timer_quota,
+            config,
+            facade,
+            cluster_id=cluster_id,
+            make_topic=self.topics.create_named,
         )
         self._produce.admit_producer = self.producers.admit
         projections, view = store.state.projections, store.log.view

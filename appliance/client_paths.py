@@ -1,10 +1,14 @@
 """Makes the compiled paths of Produce and Fetch with the limits of the configuration. Layer 4."""
 
+from collections.abc import Callable
+
 from _core.log.view import LogView
 from _core.paths.delay_split import BatchSplitter
 from _core.paths.fetch import FetchPath
 from _core.paths.produce import ProducePath
+from _core.paths.retry_rules import RetryRules
 from _core.paths.timer_quota import TimerQuota
+from _core.queue.partition import Topic
 from _core.state.projections import Projections
 from _core.state.writer import LogWriter
 from appliance.config.config import Config
@@ -12,7 +16,13 @@ from appliance.facade import Facade
 
 
 def make_produce_path(
-    writer: LogWriter, quota: TimerQuota, config: Config, facade: Facade, cluster_id: str
+    writer: LogWriter,
+    quota: TimerQuota,
+    config: Config,
+    facade: Facade,
+    *,
+    cluster_id: str,
+    make_topic: Callable[[str, int], Topic] | None,
 ) -> ProducePath:
     """Return what handles produced records.
 
@@ -22,13 +32,18 @@ def make_produce_path(
         config: the limits.
         facade: unpacks batches, and names the topics to which nobody writes.
         cluster_id: of this cluster.
+        make_topic: makes the topics of consumer retry, by name and number of partitions; None if
+            nothing is accepted.
     """
+    levels = list(config.delay_levels)
+    rules = make_topic and RetryRules(writer.projections, levels, make_topic)
     splitter = BatchSplitter(
-        list(config.delay_levels),
+        levels,
         record_size_max=config.record_size_max_bytes,
         header_count_max=config.header_count_max,
         delayed_count_max=config.delayed_count_max,
         header_size_max=config.header_size_max_bytes,
+        retry_rules=rules,
     )
     return ProducePath(
         writer,

@@ -20,6 +20,8 @@ def configure_topic(topic: Topic, config: Config) -> None:
         deliveries_per_s=policy.deliveries_per_s,
         delivery_spread_ms=policy.delivery_spread_ms,
         pending_max=policy.pending_timers_max,
+        retry_delays_ms=policy.retry_delays_ms,
+        retry_max=policy.retry_max,
         delay_default_ms=policy.delay_default_ms,
         log_append_time=policy.uses_append_time,
         due_timestamp=policy.uses_due_time,

@@ -217,6 +217,6 @@ class Producers:
             # A checkpoint in progress must still include them.
             partition = self._projections.partitions[self._table.oldest_handle]
             assert partition is not None
-            self._projections.capture(partition)
+            self._projections.captured.note(partition)
             self._table.forget_below(below_pos, 1)
         return count_max

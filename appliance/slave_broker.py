@@ -96,7 +96,9 @@ class SlaveBroker:
             topic_payload=lambda _: b"",
         )
         quota = TimerQuota(nothing, count_max=config.pending_timers_max)
-        self._produce = make_produce_path(writer, quota, config, facade, self.cluster_id)
+        self._produce = make_produce_path(
+            writer, quota, config, facade, cluster_id=self.cluster_id, make_topic=None
+        )
         self._produce.is_slave = True
 
     def check_lease(self) -> bool:

@@ -55,6 +55,10 @@ cdef enum FrameFault:
 cdef inline bint is_read(int kind) noexcept nogil:
     return 0 < kind < 32 and (KINDS_READ >> kind) & 1
 
+# Whether its table says which timers it holds.
+cdef inline bint has_timer_table(const FrameHeader* h) noexcept nogil:
+    return h.kind == KIND_ACCEPT or (h.kind == KIND_CARRY and not h.flags & FRAME_FLAG_CONTROL)
+
 # Whether it is a carry frame of timers.
 cdef inline bint is_timer_carry(const FrameHeader* h) noexcept nogil:
     return h.kind == KIND_CARRY and not h.flags & FRAME_FLAG_CONTROL

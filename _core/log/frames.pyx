@@ -182,6 +182,18 @@ cdef bint _id_is_inside(const FrameHeader* h, uint32_t pos, int size) noexcept n
 cdef int64_t DUE_MS_END = 1LL << 48    # the year 10889, the limit of the due queue
 
 
+cdef inline bint _is_target_known(const uint8_t* entry) noexcept nogil:
+    """Whether this version understands the target: its own partition, or one of another topic.
+
+    A timer with an id has no other target yet.
+    """
+    cdef int32_t topic_id = load_i32(entry + TIMER_AT_TARGET_TOPIC)
+    cdef int32_t partition = load_i32(entry + TIMER_AT_TARGET_PARTITION)
+    if topic_id == 0:
+        return partition == -1
+    return topic_id > 0 and partition >= 0 and entry[TIMER_AT_ID_SIZE] == 0
+
+
 cdef int _check_timer_tables(const uint8_t* p, const FrameHeader* h) noexcept nogil:
     """Check the table entries of an accept frame, or of a carry frame of timers.
 
@@ -197,10 +209,9 @@ cdef int _check_timer_tables(const uint8_t* p, const FrameHeader* h) noexcept no
     if timers_size + cancels_size > h.tables_size:
         return FRAME_BAD_TABLE
     for i in range(h.timer_count):
-        if (
-            e[TIMER_AT_KIND] != DUE_RESOLVED or load_u32(e + TIMER_AT_OCCURRENCE)
-            or load_u32(e + TIMER_AT_TARGET_TOPIC) or load_i32(e + TIMER_AT_TARGET_PARTITION) != -1
-        ):
+        if e[TIMER_AT_KIND] != DUE_RESOLVED or load_u32(e + TIMER_AT_OCCURRENCE):
+            return FRAME_NEWER_VERSION
+        if not _is_target_known(e):
             return FRAME_NEWER_VERSION
         pos = load_u32(e + TIMER_AT_RECORD_POS)
         size = load_u32(e + TIMER_AT_RECORD_SIZE)
@@ -233,9 +244,10 @@ cdef int _check_completed_table(const uint8_t* p, const FrameHeader* h) noexcept
     if need > h.tables_size or h.cancel_count:
         return FRAME_BAD_TABLE
     for i in range(h.timer_count):
-        if (
-            e[COMPLETED_AT_OP] != COMPLETION_FINAL or load_u32(e + COMPLETED_AT_OCCURRENCE)
-            or load_u32(e + COMPLETED_AT_ORIGIN_TOPIC)
+        if e[COMPLETED_AT_OP] != COMPLETION_FINAL or load_u32(e + COMPLETED_AT_OCCURRENCE):
+            return FRAME_NEWER_VERSION
+        if load_i32(e + COMPLETED_AT_ORIGIN_TOPIC) < 0 or (
+            load_u32(e + COMPLETED_AT_ORIGIN_TOPIC) and e[COMPLETED_AT_ID_SIZE]
         ):
             return FRAME_NEWER_VERSION
         need += e[COMPLETED_AT_ID_SIZE]

@@ -1,8 +1,8 @@
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
 
 from _core.bytes.batch cimport Batch
 from _core.paths.delay_split cimport BatchSplitter
-from _core.queue.partition cimport Topic
+from _core.queue.partition cimport Partition, Topic
 
 cdef class BatchWork:
     cdef readonly bint is_made
@@ -10,6 +10,7 @@ cdef class BatchWork:
     cdef BatchSplitter splitter
     cdef Batch batch
     cdef Topic topic
+    cdef int32_t partition
     cdef int look
     cdef int64_t now_ms
     cdef int64_t accepted_ms
@@ -24,6 +25,6 @@ cdef class BatchWork:
     cdef object error         # of `decompress`
     cdef int make(
         self, BatchSplitter splitter, object decompress, bytes packed, int64_t size_max,
-        const Batch* b, Topic topic, int look, int64_t now_ms, int64_t accepted_ms,
+        const Batch* b, Partition partition, int look, int64_t now_ms, int64_t accepted_ms,
         int64_t base_ms
     ) except -1

@@ -13,9 +13,10 @@ Layer 0: no I/O.
 from libc.stdint cimport int64_t, uint8_t
 
 from _core.bytes.batch cimport ATTRIBUTE_CODEC, Batch
-from _core.paths.delay_split cimport SPLIT_OK, BatchSplitter
+from _core.paths.delay_fault_codes cimport SPLIT_OK
+from _core.paths.delay_split cimport BatchSplitter
 from _core.bytes.pages import free_all
-from _core.queue.partition cimport Topic
+from _core.queue.partition cimport Partition, Topic
 
 
 cdef class BatchWork:
@@ -28,7 +29,7 @@ cdef class BatchWork:
 
     cdef int make(
         self, BatchSplitter splitter, object decompress, bytes packed, int64_t size_max,
-        const Batch* b, Topic topic, int look, int64_t now_ms, int64_t accepted_ms,
+        const Batch* b, Partition partition, int look, int64_t now_ms, int64_t accepted_ms,
         int64_t base_ms
     ) except -1:
         """Take what the work needs; nobody else may use `splitter` until it is done."""
@@ -38,7 +39,8 @@ cdef class BatchWork:
         self.packed = packed
         self.size_max = size_max
         self.batch = b[0]
-        self.topic = topic
+        self.topic = partition.topic
+        self.partition = partition.index
         self.look = look
         self.now_ms = now_ms
         self.accepted_ms = accepted_ms
@@ -72,8 +74,8 @@ cdef class BatchWork:
             self.fault = s.inspect(&self.batch, records, size, self.look)
             if self.fault == SPLIT_OK and s.has_delay_headers:
                 self.fault = s.split(
-                    &self.batch, records, size, self.topic, self.now_ms, self.accepted_ms,
-                    self.base_ms
+                    &self.batch, records, size, self.topic, self.partition, self.now_ms,
+                    self.accepted_ms, self.base_ms
                 )
         if self.fault == SPLIT_OK and s.passed_count == 0:
             # A message about a fault shows a part of it.

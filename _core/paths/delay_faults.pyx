@@ -4,13 +4,15 @@ Layer 0: no I/O, no clock.
 """
 
 from _core.paths.delay_names cimport HEADER_DELAY, HEADER_DELIVER_AT, name_of, right_header_of
-from _core.paths.delay_split cimport (
+from _core.paths.delay_fault_codes cimport (
     SPLIT_CANCEL_CONTRADICTION, SPLIT_CONTRADICTION, SPLIT_DELAY_TOO_LONG, SPLIT_DELAY_VALUE,
     SPLIT_HEADERS_TOO_LARGE, SPLIT_ID_SIZE, SPLIT_NEAR_MISS, SPLIT_NO_REQUEST, SPLIT_NOT_BUILT,
-    SPLIT_OFFSET_DELTA, SPLIT_RECORD_NOT_WHOLE, SPLIT_RECORD_TOO_LARGE, SPLIT_TIMESTAMP,
-    SPLIT_TOO_MANY_DELAYED, SPLIT_TOO_MANY_HEADERS, SPLIT_TRAILING_BYTES, BatchSplitter, Fault,
-    ID_SIZE_MAX, TIMESTAMP_BITS,
+    SPLIT_OFFSET_DELTA, SPLIT_RECORD_NOT_WHOLE, SPLIT_RECORD_TOO_LARGE, SPLIT_RETRY_CONTRADICTION,
+    SPLIT_RETRY_GROUP, SPLIT_RETRY_OFF, SPLIT_TIMESTAMP, SPLIT_TOO_MANY_DELAYED,
+    SPLIT_TOO_MANY_GROUPS, SPLIT_TOO_MANY_HEADERS, SPLIT_TRAILING_BYTES,
 )
+from _core.paths.delay_split cimport ID_SIZE_MAX, TIMESTAMP_BITS, BatchSplitter, Fault
+from _core.paths.retries cimport GROUPS_MAX
 from _core.paths.delay_text import describe as describe_value
 
 _RIGHT_FORMS = {
@@ -65,6 +67,20 @@ cdef str describe_fault(const Fault* fault, BatchSplitter splitter):
         SPLIT_NO_REQUEST: (
             "the topic has delay.required=true, and the record has no delay: set x-delay, "
             "x-deliver-at or x-delay-level; x-delay: 0 delivers it at once"
+        ),
+        SPLIT_RETRY_GROUP: (
+            "x-retry-group must be the name of a consumer group, 1 to 243 characters of "
+            "a-z A-Z 0-9 . _ -, because its topics are named after it"
+        ),
+        SPLIT_RETRY_CONTRADICTION: (
+            "x-retry-group cannot be combined with x-deliver-id or x-deliver-cancel"
+        ),
+        SPLIT_RETRY_OFF: (
+            "x-retry-group has no effect in a topic with delay.headers=off: set it to on"
+        ),
+        SPLIT_TOO_MANY_GROUPS: (
+            f"the batch has more than {<int>GROUPS_MAX} different groups in x-retry-group: send "
+            "one batch for each group"
         ),
         SPLIT_NOT_BUILT: f"{name} is not supported yet: leave it out",
     }[fault.code]

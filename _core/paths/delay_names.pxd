@@ -14,13 +14,18 @@ cdef enum:
     HEADER_LEVEL
     HEADER_ID
     HEADER_CANCEL
-    HEADER_REQUESTS           # clients set the headers above; the broker adds those below
-    HEADER_ACCEPTED_AT = 5
+    HEADER_RETRY
+    HEADER_REQUESTS           # a record that carries one of the above asks for something
+    HEADER_ATTEMPT = 6        # the next three count beside `x-retry-group` only
+    HEADER_ORIGIN
+    HEADER_REASON
+    HEADER_VALUES             # the broker reads the values of those above
+    HEADER_ACCEPTED_AT = 9    # the broker adds these
     HEADER_DUE_AT
     HEADER_DUE_ID
     HEADER_NOT_BUILT          # what those below ask for is not built
-    HEADER_NEAR_MISSES = 13   # those below are mistaken for one of the first two
-    HEADER_NAMES = 26
+    HEADER_NEAR_MISSES = 16   # those below are mistaken for one of the first two
+    HEADER_NAMES = 29
 
 cdef enum:
     NAME_SIZE_MIN = 6

@@ -2,29 +2,12 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from _core.bytes.batch cimport Batch, Record, Slice
 from _core.bytes.buffer cimport Buf
-from _core.paths.delay_names cimport HEADER_REQUESTS
+from _core.paths.delay_ask cimport DelayAsk
+from _core.paths.retries cimport Retries
+from _core.paths.rewriter cimport Rewriter
 from _core.queue.partition cimport Topic
 from _core.state.projections cimport LEVELS_MAX
 from _core.bytes.tags cimport TagSum
-
-cdef enum SplitFault:
-    SPLIT_OK = 0
-    SPLIT_RECORD_NOT_WHOLE
-    SPLIT_OFFSET_DELTA
-    SPLIT_TRAILING_BYTES
-    SPLIT_RECORD_TOO_LARGE
-    SPLIT_TOO_MANY_HEADERS
-    SPLIT_HEADERS_TOO_LARGE
-    SPLIT_DELAY_VALUE
-    SPLIT_DELAY_TOO_LONG
-    SPLIT_CONTRADICTION
-    SPLIT_CANCEL_CONTRADICTION
-    SPLIT_ID_SIZE
-    SPLIT_TIMESTAMP
-    SPLIT_NOT_BUILT
-    SPLIT_NEAR_MISS
-    SPLIT_NO_REQUEST
-    SPLIT_TOO_MANY_DELAYED    # the batch as a whole
 
 # Why a delay request cannot be met; `REASONS` has the texts.
 cdef enum DelayReason:
@@ -37,30 +20,20 @@ cdef enum DelayReason:
     REASON_NEAR_MISS
     REASON_NOT_BUILT
     REASON_MISSING
+    REASON_RETRY
     REASON_COUNT
 
 # What `inspect` does about the names of headers.
 cdef enum LookFor:
     LOOK_NOTHING = 0
     LOOK_REQUESTS             # finds out whether there are delay headers
-    LOOK_NOT_BUILT            # a header of what is not built is a fault
+    LOOK_NOT_BUILT            # a header of what is not built is a fault, and so is a retry
     LOOK_EVERY                # each record is one with delay headers: the topic insists on a delay
 
 cdef enum:
     ID_SIZE_MAX = 255
     # Maximum bits of a base timestamp and of a delta, so that no sum or difference can overflow.
     TIMESTAMP_BITS = 61
-    ADDED_MAX = 64            # a name of 13 bytes, 20 digits, a name of 8 bytes, three sizes
-
-# The delay parameters of one record: the value of the last header of each name.
-cdef struct DelayAsk:
-    bint present[HEADER_REQUESTS]
-    Slice value[HEADER_REQUESTS]
-    int level                 # 0 = none
-    int64_t due_ms            # -1 = no delay requested
-    bint asks_now             # by a negative delay
-    int64_t kept_count        # headers that are no delay headers
-    int64_t kept_bytes
 
 # What is wrong with a record, for the message about it.
 cdef struct Fault:
@@ -80,6 +53,8 @@ cdef class BatchSplitter:
     cdef int64_t header_count_max
     cdef int64_t header_size_max
     cdef int64_t delayed_count_max
+    cdef Rewriter rewriter
+    cdef Retries retries              # of the last split
     # The outcome of the last inspect or split.
     cdef bint has_delay_headers
     cdef int64_t min_timestamp
@@ -103,9 +78,6 @@ cdef class BatchSplitter:
     cdef Buf timers
     cdef Buf cancels
     cdef Buf ids
-    # What each rewritten record of the batch gains: `x-accepted-at`, and the name of `x-due-at`.
-    cdef uint8_t added[ADDED_MAX]
-    cdef int added_size
     cdef int32_t level_used[LEVELS_MAX + 1]
     # Pass one: checks every record, and finds whether any has a delay header.
     cdef int inspect(
@@ -114,8 +86,8 @@ cdef class BatchSplitter:
     # Pass two: writes the visible batch, the held batch and the tables of the frame. Delays count
     # from `base_ms`, the receive time rounded up; `accepted_ms` is that in whole ms.
     cdef int split(
-        self, const Batch* b, const uint8_t* records, int64_t size, Topic topic, int64_t now_ms,
-        int64_t accepted_ms, int64_t base_ms
+        self, const Batch* b, const uint8_t* records, int64_t size, Topic topic,
+        int32_t partition, int64_t now_ms, int64_t accepted_ms, int64_t base_ms
     ) except -1 nogil
     cdef BatchSplitter copy(self)
     cdef int32_t tables_size(self) noexcept nogil
@@ -128,10 +100,13 @@ cdef class BatchSplitter:
     cdef int _read_ask(
         self, Record* r, int32_t i, int64_t now_ms, int64_t base_ms, int64_t delay_max_ms,
         DelayAsk* ask
-    ) noexcept nogil
+    ) except -1 nogil
     cdef int _resolve_due(
         self, DelayAsk* ask, int32_t i, int64_t now_ms, int64_t base_ms, int64_t delay_max_ms
     ) noexcept nogil
+    cdef int _resolve_retry(
+        self, DelayAsk* ask, int32_t i, int64_t now_ms, int64_t base_ms
+    ) except -1 nogil
     cdef int _insist(
         self, DelayAsk* ask, int32_t i, Topic topic, int64_t base_ms
     ) noexcept nogil
@@ -139,18 +114,12 @@ cdef class BatchSplitter:
         noexcept nogil
     cdef void _let_pass(self) noexcept nogil
     cdef int _add_visible(
-        self, Record* r, int32_t i, DelayAsk* ask, const Batch* b, int64_t now_ms,
-        bint due_timestamp
+        self, Record* r, int32_t i, DelayAsk* ask, const Batch* b, int64_t now_ms, Topic topic
     ) except -1 nogil
     cdef int _add_unchanged(self, Record* r, const Batch* b) except -1 nogil
     cdef int _finish_visible(self, Record* r, const Batch* b) except -1 nogil
-    cdef int _write_rewritten(
-        self, Buf* out, Record* r, int64_t offset_delta, const DelayAsk* ask
-    ) except -1 nogil
-    cdef uint8_t* _keep_headers(self, Record* r, uint8_t* p) noexcept nogil
-    cdef void _begin_added(self, int64_t now_ms) noexcept nogil
     cdef int _add_timer(
-        self, Record* r, int32_t i, DelayAsk* ask, int64_t now_ms
+        self, Record* r, int32_t i, DelayAsk* ask, Topic topic
     ) except -1 nogil
     cdef int _add_cancellation(
         self, int32_t i, int kind, const Slice* name, int64_t due_ms

@@ -1,5 +1,7 @@
 from typing import Self
 
+from _core.paths.retry_rules import RetryRules
+
 REASONS: tuple[str, ...]
 
 class BatchSplitter:
@@ -11,4 +13,5 @@ class BatchSplitter:
         header_count_max: int,
         header_size_max: int,
         delayed_count_max: int,
+        retry_rules: RetryRules | None = None,
     ) -> Self: ...

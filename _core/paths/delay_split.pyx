@@ -12,22 +12,26 @@ The contract is docs/DELAY.md. A record that is held or due at once loses its re
 gains `x-accepted-at`, `x-due-at` and, if it has an id, `x-due-id`. It is rewritten only once, here,
 so that a delivery merely copies it.
 
+A record that a consumer wants again (`x-retry-group`) is a timer that points to another topic. How
+often it came before is in the record; `RetryRules` says when it comes next.
+
 Layer 0: no I/O, no clock.
 """
 
-from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy, memset
 
 from _core.bytes.batch cimport (
     ATTRIBUTE_CODEC, ATTRIBUTE_LOG_APPEND_TIME, Batch, Record, Slice, begin_batch, finish_batch,
-    next_header, next_record, open_record, write_record,
+    next_header, next_record, write_record,
 )
 from _core.bytes.buffer cimport Buf, append, extend_zero, release, shrink
 from _core.paths.delay_names cimport (
-    HEADER_ACCEPTED_AT, HEADER_CANCEL, HEADER_DELAY, HEADER_DELIVER_AT, HEADER_DUE_AT,
-    HEADER_DUE_ID, HEADER_ID, HEADER_LEVEL, HEADER_NEAR_MISSES, HEADER_NONE, HEADER_NOT_BUILT,
-    HEADER_REQUESTS, header_of, may_be_delay_header, name_of, name_size_of, right_header_of,
+    HEADER_ATTEMPT, HEADER_CANCEL, HEADER_DELAY, HEADER_DELIVER_AT, HEADER_ID, HEADER_LEVEL,
+    HEADER_NEAR_MISSES, HEADER_NONE, HEADER_NOT_BUILT, HEADER_REQUESTS, HEADER_RETRY,
+    HEADER_VALUES, header_of, may_be_delay_header,
 )
+from _core.paths.delay_fault_codes cimport *
 from _core.paths.delay_text cimport (
     DELAY_MICROSECONDS, DELAY_NANOSECONDS, DELAY_OK, DELAY_SECONDS, DELAY_TOO_FAR, NO_DELAY,
     DELAY_NOW,
@@ -35,9 +39,11 @@ from _core.paths.delay_text cimport (
 )
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport (
-    Cursor, cursor_of, left, load_u32, load_u64, store_u32, store_u64, store_varint,
-    take_varint, varint_size,
+    Cursor, cursor_of, left, load_u32, load_u64, store_u32, store_u64, take_varint,
 )
+from _core.paths.retries cimport Retries, retry_mark
+from _core.paths.retry_rules cimport RetryRules
+from _core.paths.rewriter cimport Rewriter
 from _core.queue.partition cimport Topic
 from _core.state.projections cimport LEVELS_MAX
 from _core.bytes.tags cimport is_tags, note_tag, tag_code, tag_of_tail
@@ -45,7 +51,6 @@ from _core.bytes.tags cimport is_tags, note_tag, tag_code, tag_of_tail
 cdef enum:
     # Of each buffer, between two batches: more than the largest batch that clients send by default.
     KEEP_BYTES = 2 << 20
-    DIGITS_MAX = 20           # of an int64
 
 
 cdef inline bint _is_timestamp(int64_t value) noexcept nogil:
@@ -53,7 +58,9 @@ cdef inline bint _is_timestamp(int64_t value) noexcept nogil:
 
 
 # Indexed by DelayReason.
-REASONS = ("value", "unit", "too_far", "contradiction", "id", "near_miss", "not_built", "missing")
+REASONS = (
+    "value", "unit", "too_far", "contradiction", "id", "near_miss", "not_built", "missing", "retry",
+)
 
 cdef int reason_of(const Fault* fault) noexcept nogil:
     """The DelayReason of a fault."""
@@ -65,8 +72,10 @@ cdef int reason_of(const Fault* fault) noexcept nogil:
         return REASON_VALUE
     if fault.code == SPLIT_DELAY_TOO_LONG:
         return REASON_TOO_FAR
-    if fault.code == SPLIT_CONTRADICTION or fault.code == SPLIT_CANCEL_CONTRADICTION:
+    if fault.code in (SPLIT_CONTRADICTION, SPLIT_CANCEL_CONTRADICTION, SPLIT_RETRY_CONTRADICTION):
         return REASON_CONTRADICTION
+    if fault.code in (SPLIT_RETRY_GROUP, SPLIT_RETRY_OFF, SPLIT_TOO_MANY_GROUPS):
+        return REASON_RETRY
     if fault.code == SPLIT_ID_SIZE:
         return REASON_ID
     if fault.code == SPLIT_NEAR_MISS:
@@ -76,34 +85,12 @@ cdef int reason_of(const Fault* fault) noexcept nogil:
     return REASON_NOT_BUILT if fault.code == SPLIT_NOT_BUILT else REASON_NONE
 
 
-cdef int _decimal(int64_t value, uint8_t* end) noexcept nogil:
-    """Write a number in decimal so that it ends before `end`; return how many digits.
-
-    REQUIRES: value >= 0, DIGITS_MAX bytes before `end`.
-    """
-    cdef uint64_t left_over = <uint64_t>value
-    cdef uint8_t* p = end
-    while True:
-        p -= 1
-        p[0] = <uint8_t>(48 + left_over % 10)
-        left_over //= 10
-        if left_over == 0:
-            return <int>(end - p)
-
-
-cdef inline uint8_t* _put_text(uint8_t* p, const void* text, Py_ssize_t size) noexcept nogil:
-    """Write a text after its size; return where it ends."""
-    p += store_varint(p, size)
-    memcpy(p, text, size)
-    return p + size
-
-
 cdef class BatchSplitter:
     """The scratch space and limits of a broker. It handles one batch at a time."""
 
     def __cinit__(
         self, list level_ms not None, *, int64_t record_size_max, int64_t header_count_max,
-        int64_t header_size_max, int64_t delayed_count_max
+        int64_t header_size_max, int64_t delayed_count_max, RetryRules retry_rules=None
     ):
         """Set the levels and limits.
 
@@ -113,6 +100,7 @@ cdef class BatchSplitter:
             header_count_max: maximum number of headers per record.
             header_size_max: maximum size of all headers of a record, bytes.
             delayed_count_max: maximum number of timers and cancels of a batch.
+            retry_rules: say when a record comes again; without them none can.
         """
         assert 1 <= len(level_ms) <= LEVELS_MAX
         for i, delay in enumerate(level_ms):
@@ -122,6 +110,8 @@ cdef class BatchSplitter:
         self.header_count_max = header_count_max
         self.header_size_max = header_size_max
         self.delayed_count_max = delayed_count_max
+        self.rewriter = Rewriter()
+        self.retries = Retries(retry_rules)
 
     def __dealloc__(self):
         release(&self.visible)
@@ -139,6 +129,7 @@ cdef class BatchSplitter:
             header_count_max=self.header_count_max,
             header_size_max=self.header_size_max,
             delayed_count_max=self.delayed_count_max,
+            retry_rules=self.retries.rules,
         )
 
     cdef int _fault(self, int code, int32_t record, int header, int detail) noexcept nogil:
@@ -207,6 +198,8 @@ cdef class BatchSplitter:
                     )
                 elif HEADER_NOT_BUILT <= name < HEADER_NEAR_MISSES:
                     return self._fault(SPLIT_NOT_BUILT, i, name, 0)
+                elif name == HEADER_RETRY:
+                    return self._fault(SPLIT_RETRY_OFF, i, name, 0)
             if is_tags(&key):
                 tag = tag_code(&value)
         if left(&c):
@@ -217,13 +210,13 @@ cdef class BatchSplitter:
     cdef int _read_ask(
         self, Record* r, int32_t i, int64_t now_ms, int64_t base_ms, int64_t delay_max_ms,
         DelayAsk* ask
-    ) noexcept nogil:
+    ) except -1 nogil:
         """Read the delay parameters of record `i`. The last header of each name counts."""
         cdef Cursor c = cursor_of(r.headers, r.end - r.headers)
         cdef Slice key, value
         cdef const uint8_t* start
-        cdef int64_t k
-        cdef int name
+        cdef int64_t k, own_count = 0, own_bytes = 0
+        cdef int name, fault
         memset(ask, 0, sizeof(DelayAsk))
         ask.due_ms = -1
         take_varint(&c)
@@ -234,14 +227,24 @@ cdef class BatchSplitter:
             if name == HEADER_NONE:
                 ask.kept_count += 1
                 ask.kept_bytes += c.p - start
-            elif name < HEADER_REQUESTS:
+            elif name < HEADER_VALUES:
                 ask.present[name] = True
                 ask.value[name] = value
+                if name >= HEADER_REQUESTS:
+                    own_count += 1
+                    own_bytes += c.p - start
             elif name >= HEADER_NEAR_MISSES:
                 return self._fault(SPLIT_NEAR_MISS, i, name, 0)
             elif name >= HEADER_NOT_BUILT:
                 return self._fault(SPLIT_NOT_BUILT, i, name, 0)
-        return self._resolve_due(ask, i, now_ms, base_ms, delay_max_ms)
+        fault = self._resolve_due(ask, i, now_ms, base_ms, delay_max_ms)
+        if fault != SPLIT_OK:
+            return fault
+        if ask.present[HEADER_RETRY]:
+            return self._resolve_retry(ask, i, now_ms, base_ms)
+        ask.kept_count += own_count
+        ask.kept_bytes += own_bytes
+        return SPLIT_OK
 
     cdef int _resolve_due(
         self, DelayAsk* ask, int32_t i, int64_t now_ms, int64_t base_ms, int64_t delay_max_ms
@@ -279,6 +282,32 @@ cdef class BatchSplitter:
             return self._fault(SPLIT_CANCEL_CONTRADICTION, i, HEADER_CANCEL, 0)
         return SPLIT_OK
 
+    # Records that are to come again
+
+    cdef int _resolve_retry(
+        self, DelayAsk* ask, int32_t i, int64_t now_ms, int64_t base_ms
+    ) except -1 nogil:
+        """Count the attempt, and resolve its due time unless the record itself asks for one."""
+        cdef int64_t before = 0
+        cdef int error
+        if ask.present[HEADER_ID] or ask.present[HEADER_CANCEL]:
+            return self._fault(SPLIT_RETRY_CONTRADICTION, i, HEADER_RETRY, 0)
+        if ask.present[HEADER_ATTEMPT]:
+            error = parse_level(
+                ask.value[HEADER_ATTEMPT].data, ask.value[HEADER_ATTEMPT].size, &before
+            )
+            if error != DELAY_OK:
+                self.fault.value = ask.value[HEADER_ATTEMPT]
+                return self._fault(SPLIT_DELAY_VALUE, i, HEADER_ATTEMPT, error)
+        error = self.retries.resolve(&ask.value[HEADER_RETRY], before, ask)
+        if error != SPLIT_OK:
+            return self._fault(error, i, HEADER_RETRY, 0)
+        if ask.is_dead:
+            ask.due_ms = now_ms
+        elif ask.due_ms < 0:
+            ask.due_ms = base_ms + ask.retry_delay_ms
+        return SPLIT_OK
+
     cdef int _insist(
         self, DelayAsk* ask, int32_t i, Topic topic, int64_t base_ms
     ) noexcept nogil:
@@ -307,68 +336,13 @@ cdef class BatchSplitter:
             delay_ms[0] = self.level_ms[level[0] - 1]
         return error
 
-    cdef int _write_rewritten(
-        self, Buf* out, Record* r, int64_t offset_delta, const DelayAsk* ask
-    ) except -1 nogil:
-        """Write a record without its request headers, plus the headers that the broker adds."""
-        cdef uint8_t digits[DIGITS_MAX]
-        cdef int due_size = _decimal(ask.due_ms, digits + DIGITS_MAX)
-        cdef int64_t count = ask.kept_count + 2 + ask.present[HEADER_ID]
-        cdef Py_ssize_t body_size = r.headers - r.tail
-        cdef Py_ssize_t id_size = ask.value[HEADER_ID].size
-        cdef Py_ssize_t size = body_size + varint_size(count) + ask.kept_bytes
-        cdef uint8_t* p
-        cdef uint8_t* end
-        size += self.added_size + 1 + due_size
-        if ask.present[HEADER_ID]:
-            size += 1 + name_size_of(HEADER_DUE_ID) + varint_size(id_size) + id_size
-        p = open_record(out, r.attributes, r.timestamp_delta, offset_delta, size)
-        end = p + size
-        memcpy(p, r.tail, body_size)
-        p += body_size
-        p += store_varint(p, count)
-        if ask.kept_count:
-            p = self._keep_headers(r, p)
-        memcpy(p, self.added, self.added_size)
-        p = _put_text(p + self.added_size, digits + DIGITS_MAX - due_size, due_size)
-        if ask.present[HEADER_ID]:
-            p = _put_text(p, name_of(HEADER_DUE_ID), name_size_of(HEADER_DUE_ID))
-            p = _put_text(p, ask.value[HEADER_ID].data, id_size)
-        assert p == end
-        return 0
-
-    cdef uint8_t* _keep_headers(self, Record* r, uint8_t* p) noexcept nogil:
-        """Write the headers that are no delay headers; return where they end."""
-        cdef Cursor c = cursor_of(r.headers, r.end - r.headers)
-        cdef Slice key, value
-        cdef const uint8_t* start
-        cdef int64_t k
-        take_varint(&c)
-        for k in range(r.header_count):
-            start = c.p
-            next_header(&c, &key, &value)
-            if header_of(&key) == HEADER_NONE:
-                memcpy(p, start, c.p - start)
-                p += c.p - start
-        return p
-
-    cdef void _begin_added(self, int64_t now_ms) noexcept nogil:
-        """Encode what all rewritten records gain: `x-accepted-at`, and the name `x-due-at`."""
-        cdef uint8_t digits[DIGITS_MAX]
-        cdef int count = _decimal(now_ms, digits + DIGITS_MAX)
-        cdef uint8_t* p = self.added
-        p = _put_text(p, name_of(HEADER_ACCEPTED_AT), name_size_of(HEADER_ACCEPTED_AT))
-        p = _put_text(p, digits + DIGITS_MAX - count, count)
-        p = _put_text(p, name_of(HEADER_DUE_AT), name_size_of(HEADER_DUE_AT))
-        self.added_size = <int>(p - self.added)
-
     cdef int _add_timer(
-        self, Record* r, int32_t i, DelayAsk* ask, int64_t now_ms
+        self, Record* r, int32_t i, DelayAsk* ask, Topic topic
     ) except -1 nogil:
         cdef Py_ssize_t start = self.held.size
         cdef int64_t level_offset = -1
         cdef uint8_t* e
-        self._write_rewritten(&self.held, r, self.timer_count, ask)
+        self.rewriter.write(&self.held, r, self.timer_count, ask, topic)
         if ask.level:
             level_offset = self.level_used[ask.level]  # `assemble` adds where the level is
             self.level_used[ask.level] += 1
@@ -379,6 +353,8 @@ cdef class BatchSplitter:
         store_u64(e + TIMER_AT_DUE, ask.due_ms)
         store_u64(e + TIMER_AT_LEVEL_OFFSET, level_offset)
         store_u32(e + TIMER_AT_TARGET_PARTITION, <uint32_t>-1)
+        if ask.present[HEADER_RETRY]:
+            store_u32(e + TIMER_AT_TARGET_TOPIC, retry_mark(ask))
         store_u32(e + TIMER_AT_RECORD_POS, <uint32_t>start)
         store_u32(e + TIMER_AT_RECORD_SIZE, <uint32_t>(self.held.size - start))
         if ask.present[HEADER_ID]:
@@ -416,6 +392,7 @@ cdef class BatchSplitter:
         memset(&self.tags, 0, sizeof(self.tags))
         memset(self.passed, 0, sizeof(self.passed))
         self.passed_count = 0
+        self.retries.count = 0
         self.visible_count = self.timer_count = self.cancel_count = 0
         self.min_due = self.max_due = -1
         self.min_timestamp = INT64_MAX
@@ -443,22 +420,21 @@ cdef class BatchSplitter:
         return self._finish_visible(r, b)
 
     cdef int _add_visible(
-        self, Record* r, int32_t i, DelayAsk* ask, const Batch* b, int64_t now_ms,
-        bint due_timestamp
+        self, Record* r, int32_t i, DelayAsk* ask, const Batch* b, int64_t now_ms, Topic topic
     ) except -1 nogil:
         """Add a record that is due or has no delay, but an id."""
         if ask.due_ms < 0:
             ask.due_ms = now_ms
         if ask.present[HEADER_ID]:
             self._add_cancellation(i, CANCEL_BY_DELIVERY, &ask.value[HEADER_ID], ask.due_ms)
-        if due_timestamp:
+        if topic.due_timestamp:
             r.timestamp_delta = ask.due_ms - b.base_timestamp
-        self._write_rewritten(&self.visible, r, self.visible_count, ask)
+        self.rewriter.write(&self.visible, r, self.visible_count, ask, topic)
         return self._finish_visible(r, b)
 
     cdef int split(
-        self, const Batch* b, const uint8_t* records, int64_t size, Topic topic, int64_t now_ms,
-        int64_t accepted_ms, int64_t base_ms
+        self, const Batch* b, const uint8_t* records, int64_t size, Topic topic,
+        int32_t partition, int64_t now_ms, int64_t accepted_ms, int64_t base_ms
     ) except -1 nogil:
         """Returns SPLIT_OK or a SplitFault. REQUIRES: `inspect` returned SPLIT_OK."""
         cdef Cursor c = cursor_of(records, size)
@@ -468,7 +444,7 @@ cdef class BatchSplitter:
         cdef int32_t i
         cdef int fault
         self._reset()
-        self._begin_added(accepted_ms)
+        self.rewriter.begin(accepted_ms, partition)
         begin_batch(&self.visible)
         begin_batch(&self.held)
         for i in range(b.count):
@@ -485,13 +461,13 @@ cdef class BatchSplitter:
                 return fault
             if ask.present[HEADER_CANCEL]:
                 self._add_cancellation(i, CANCEL_BY_HEADER, &ask.value[HEADER_CANCEL], 0)
-            elif ask.due_ms > now_ms:
-                self._add_timer(&r, i, &ask, now_ms)
+            elif ask.due_ms > now_ms or ask.present[HEADER_RETRY]:
+                self._add_timer(&r, i, &ask, topic)
             elif ask.due_ms < 0 and not ask.present[HEADER_ID]:
                 # No delay is requested, only level 0 or the like.
                 self._add_unchanged(&r, b)
             else:
-                self._add_visible(&r, i, &ask, b, now_ms, topic.due_timestamp)
+                self._add_visible(&r, i, &ask, b, now_ms, topic)
             if self.timer_count + self.cancel_count > self.delayed_count_max:
                 return self._fault(SPLIT_TOO_MANY_DELAYED, -1, 0, 0)
         if topic.log_append_time and self.visible_count:

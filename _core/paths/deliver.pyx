@@ -15,6 +15,9 @@ order. They stay pending, and all other partitions go on. The owner has the reco
 read, in order. A timer whose record the disk cannot read waits by itself and delays no other timer.
 It is retried when `LogView` allows it, and is then delivered late.
 
+A timer may point to a partition of another topic. It counts as one of that partition, and its
+completed entry names the topic that it comes from.
+
 A topic that is paused, or that delivers only so many records a second, holds back its due timers
 (`HeldBack`).
 
@@ -24,7 +27,7 @@ are. Delivered batches have producer id, epoch and sequence -1.
 Layer 0: no I/O, no clock.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memmove, memset
 
@@ -523,6 +526,8 @@ cdef class DeliverPath:
             store_u64(entry + COMPLETED_AT_ACCEPT_POS, self.timers[i].position)
             store_u32(entry + COMPLETED_AT_INDEX, self.timers[i].record_index)
             entry[COMPLETED_AT_ID_SIZE] = <uint8_t>due.name_size
+            if due.topic_id != topic.topic_id:
+                store_u32(entry + COMPLETED_AT_ORIGIN_TOPIC, <uint32_t>due.topic_id)
             append(&self.names, due.name, due.name_size)
             b.count += 1
             i = due.next

@@ -11,6 +11,7 @@ cdef struct Due:
     const uint8_t* name       # user id
     int name_size
     int attributes
+    int32_t topic_id          # of the frame that holds it: the topic of the timer
     int64_t timestamp
     bint is_held              # its topic held it back: whoever releases it says so
     int32_t next              # index of the next timer of its partition in this chunk, -1 = last

@@ -60,6 +60,7 @@ cdef bint read_held(const uint8_t* frame, const uint8_t* entry, Due* due) noexce
     due.tail = r.tail
     due.tail_size = r.end - r.tail
     due.attributes = r.attributes
+    due.topic_id = load_i32(frame + AT_TOPIC_ID)
     due.is_held = False
     due.timestamp = r.timestamp_delta + load_i64(held + BATCH_AT_BASE_TIMESTAMP)
     due.name_size = entry[TIMER_AT_ID_SIZE]

@@ -108,7 +108,7 @@ cdef class ProducePath:
         self, Partition partition, const Batch* b, int64_t now_ms, Outcome* o
     ) except -1
     cdef bint _prepare(
-        self, Topic topic, int64_t size, int room, int64_t now_ms, Outcome* o
+        self, Topic topic, list others, int64_t size, int room, int64_t now_ms, Outcome* o
     ) except -1
     cdef int _refuse_split(self, Partition partition, Outcome* o) except -1
     cdef int _append(

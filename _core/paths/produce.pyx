@@ -35,9 +35,9 @@ from _core.bytes.buffer cimport Buf, append as buf_append
 from _core.bytes.crc32c cimport extend
 from _core.paths.delay_notices cimport DelayNotices
 from _core.paths.delay_faults cimport describe_fault
+from _core.paths.delay_fault_codes cimport SPLIT_OK, SPLIT_TOO_MANY_DELAYED
 from _core.paths.delay_split cimport (
-    LOOK_EVERY, LOOK_NOT_BUILT, LOOK_NOTHING, LOOK_REQUESTS, SPLIT_OK, SPLIT_TOO_MANY_DELAYED,
-    BatchSplitter, Fault,
+    LOOK_EVERY, LOOK_NOT_BUILT, LOOK_NOTHING, LOOK_REQUESTS, BatchSplitter, Fault,
 )
 from _core.log.frames cimport FrameHeader, blank_header, frame_size
 from _core.bytes.kafka_errors cimport *
@@ -346,7 +346,7 @@ cdef class ProducePath:
             self.work.make(
                 self.splitter.copy(), self.decompress,
                 PyBytes_FromStringAndSize(<const char*>records, records_size), self._unpack_max(),
-                &b, topic, look, now_ms, self.accepted_ms, self.base_ms,
+                &b, partition, look, now_ms, self.accepted_ms, self.base_ms,
             )
             o.waits = True
             return 0
@@ -364,7 +364,8 @@ cdef class ProducePath:
         if fault == SPLIT_OK and self.splitter.has_delay_headers:
             with nogil:
                 fault = self.splitter.split(
-                    &b, records, records_size, topic, now_ms, self.accepted_ms, self.base_ms
+                    &b, records, records_size, topic, partition.index, now_ms,
+                    self.accepted_ms, self.base_ms
                 )
         return self._finish(partition, &b, data, size, now_ms, fault, o)
 
@@ -459,7 +460,7 @@ cdef class ProducePath:
         return self.delays.refuse(partition, fault, self.message)
 
     cdef bint _prepare(
-        self, Topic topic, int64_t size, int room, int64_t now_ms, Outcome* o
+        self, Topic topic, list others, int64_t size, int room, int64_t now_ms, Outcome* o
     ) except -1:
         """Make room for a frame of `size` bytes. On failure returns False and sets the error."""
         if size > self.writer.frame_size_max:
@@ -468,7 +469,7 @@ cdef class ProducePath:
                 f"the maximum frame size is {self.writer.frame_size_max}"
             )
             o.error = MESSAGE_TOO_LARGE
-        elif not self.writer.prepare(topic, size, room, now_ms):
+        elif not self.writer.prepare_all(topic, others, size, room, now_ms):
             self.message = self.writer.tail.full_text
             o.error = KAFKA_STORAGE_ERROR
         return o.error == NONE
@@ -483,7 +484,7 @@ cdef class ProducePath:
         cdef FrameBody body
         cdef uint8_t patch[BATCH_HEADER_SIZE]
         cdef uint32_t crc
-        if not self._prepare(topic, frame_size(0, size, 0), ROOM_RECORDS, now_ms, o):
+        if not self._prepare(topic, [], frame_size(0, size, 0), ROOM_RECORDS, now_ms, o):
             return 0
         memcpy(patch, data, BATCH_HEADER_SIZE)
         store_u64(patch + BATCH_AT_BASE_OFFSET, partition.next_offset)
@@ -533,8 +534,13 @@ cdef class ProducePath:
         if self.message is not None:
             o.error = KAFKA_STORAGE_ERROR  # clients send it again: by then, some may be delivered
             return 0
-        if not self._prepare(topic, size, room, now_ms, o):
+        self.message = s.retries.find_targets(partition)
+        if self.message is not None:
+            o.error = KAFKA_STORAGE_ERROR if self.writer.tail.is_refusing else POLICY_VIOLATION
             return 0
+        if not self._prepare(topic, s.retries.topics, size, room, now_ms, o):
+            return 0
+        s.retries.point(s.timers.data, s.timer_count, partition)
         if topic.log_append_time and s.visible_count:
             # A thread may have split it in an earlier turn.
             s.min_timestamp = s.max_timestamp = now_ms

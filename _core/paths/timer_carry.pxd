@@ -26,6 +26,8 @@ cdef class TimerCarry:
     cdef Py_ssize_t block_index
     cdef int _reserve(self, Py_ssize_t count) except -1
     cdef Partition _partition_of(self, const uint8_t* row, Topic topic)
+    cdef Partition _home_of(self, const uint8_t* frame, Partition target)
+    cdef list _other_topics(self, int32_t first, int32_t end)
     cdef bint _is_over(self, const uint8_t* row) except -1
     cdef const uint8_t* _frame_in(self, list blocks, int64_t pos) except? NULL
     cdef list _gather(self, const uint8_t* rows, Py_ssize_t count, list blocks)

@@ -4,7 +4,8 @@
 
 A carry frame has the timer table and the held records, like an accept frame. The ids of the timers
 stay what they are. All timers of one accept frame that are carried together stand in one carry
-frame, so that one place is known for all of them.
+frame, so that one place is known for all of them. Its partition is that of the accept frame, also
+if some of them point to other topics; once that topic is deleted, it is one of theirs.
 
 A timer that was completed since the rows were read is left out.
 
@@ -111,6 +112,26 @@ cdef class TimerCarry:
             return None
         return <Partition>topic.partitions[index]
 
+    cdef Partition _home_of(self, const uint8_t* frame, Partition target):
+        """The partition of a frame that holds a timer; that of the timer if it is deleted."""
+        cdef Topic topic = <Topic>self.writer.projections.topics_by_id.get(
+            load_i32(frame + AT_TOPIC_ID)
+        )
+        return target if topic is None else <Partition>topic.partitions[
+            load_i32(frame + AT_PARTITION)
+        ]
+
+    cdef list _other_topics(self, int32_t first, int32_t end):
+        """The topics that timers of one frame point to."""
+        cdef int32_t i = first, topic_id
+        cdef dict found = {}
+        while i != end:
+            topic_id = load_i32(self.found[i].entry + TIMER_AT_TARGET_TOPIC)
+            if topic_id and topic_id not in found:
+                found[topic_id] = self.writer.projections.topics_by_id[topic_id]
+            i = self.found[i].due.next
+        return list(found.values())
+
     cdef bint _is_over(self, const uint8_t* row) except -1:
         """Whether a timer was completed since the row was read, or can never be delivered."""
         cdef Projections projections = self.writer.projections
@@ -138,13 +159,13 @@ cdef class TimerCarry:
         Returns:
             (partition, index of its first timer) of each.
         """
-        cdef int64_t pos, frame_pos = -1
+        cdef int64_t pos, frame_pos = -1, accept_pos = -1
         cdef int32_t topic_id = 0, last, i
         cdef const uint8_t* row
         cdef const uint8_t* frame = NULL
         cdef Carried* timer
         cdef Topic topic = None
-        cdef Partition partition
+        cdef Partition partition = None, target
         self.block_index = 0
         firsts = []
         for i in range(count):
@@ -152,13 +173,16 @@ cdef class TimerCarry:
             if load_i32(row + RUN_TIMER_AT_TOPIC_ID) != topic_id:
                 topic_id = load_i32(row + RUN_TIMER_AT_TOPIC_ID)
                 topic = <Topic>self.writer.projections.topics_by_id.get(topic_id)
-            partition = self._partition_of(row, topic)
-            if partition is None or self._is_over(row):
+            target = self._partition_of(row, topic)
+            if target is None or self._is_over(row):
                 continue
             pos = load_i64(row + RUN_TIMER_AT_BODY_POS)
             if pos != frame_pos:
                 frame = self._frame_in(blocks, pos)
                 frame_pos = pos
+            if load_i64(row + RUN_TIMER_AT_ACCEPT_POS) != accept_pos:
+                accept_pos = load_i64(row + RUN_TIMER_AT_ACCEPT_POS)
+                partition = self._home_of(frame, target)
             timer = &self.found[i]
             timer.entry = find_entry(
                 frame, load_i64(row + RUN_TIMER_AT_ACCEPT_POS), load_i32(row + RUN_TIMER_AT_INDEX)
@@ -278,8 +302,9 @@ cdef class TimerCarry:
         memset(&body, 0, sizeof(body))
         blank_header(&h, KIND_CARRY)
         self._encode(first, end, tables_size, &h)
-        if not self.writer.prepare(
-            partition.topic, frame_size(tables_size, 0, self.batch.size), ROOM_CONTROL, now_ms
+        if not self.writer.prepare_all(
+            partition.topic, self._other_topics(first, end),
+            frame_size(tables_size, 0, self.batch.size), ROOM_CONTROL, now_ms,
         ):
             return DISK_FULL
         h.store_time_ms = now_ms

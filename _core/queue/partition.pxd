@@ -51,6 +51,8 @@ cdef class Topic:
     cdef readonly int64_t timers_cancelled
     cdef readonly int64_t timers_replaced
     cdef Lateness late                # of deliveries that the topic did not hold back
+    cdef readonly tuple retry_delays_ms       # of GROUP.retry: before each attempt; () = the levels
+    cdef readonly int64_t retry_max   # attempts before a record goes to GROUP.dlq
     cdef int64_t pending_max          # delayed records that may be pending; -1 = any number
     cdef int64_t batch_size_max
     cdef int64_t delay_max_ms

@@ -15,6 +15,8 @@ class Topic:
     partitions: list[Partition]
     settings: dict[str, str]
     deleted: bool
+    retry_delays_ms: tuple[int, ...]
+    retry_max: int
     declared_in: int
     waiters: dict[ParkedFetch, bytearray]
     timers_accepted: int
@@ -36,6 +38,8 @@ class Topic:
         deliveries_per_s: int = -1,
         delivery_spread_ms: int = 0,
         pending_max: int = -1,
+        retry_delays_ms: tuple[int, ...] = (),
+        retry_max: int = 0,
     ) -> None: ...
     @property
     def lateness(self) -> list[int]: ...

@@ -64,6 +64,7 @@ cdef class Topic:
         self.topic_id = topic_id
         self.settings = settings
         self.partitions = []
+        self.retry_delays_ms = ()
         self.declared_in = self.deliveries_per_s = self.pending_max = -1
         self.waiters = {}
 
@@ -71,7 +72,8 @@ cdef class Topic:
         self, *, bint reads_delay_headers, bint passes_invalid_delays, bint log_append_time,
         bint due_timestamp, int64_t batch_size_max, int64_t delay_max_ms,
         bint requires_delay=False, int64_t delay_default_ms=-1, int64_t deliveries_per_s=-1,
-        int64_t delivery_spread_ms=0, int64_t pending_max=-1
+        int64_t delivery_spread_ms=0, int64_t pending_max=-1, tuple retry_delays_ms=(),
+        int64_t retry_max=0
     ):
         """Set the settings that the hot paths read.
 
@@ -88,6 +90,9 @@ cdef class Topic:
             deliveries_per_s: delayed records delivered in any second at most; 0 if none is
                 delivered for now, -1 for any number.
             pending_max: delayed records that may be pending; -1 for any number.
+            retry_delays_ms: of GROUP.retry: delay before each attempt, ms, the last one before all
+                further ones; () for the delay levels from the third on.
+            retry_max: of GROUP.retry: attempts before a record goes to GROUP.dlq.
             delivery_spread_ms: time over which delayed records that are due at once are spread, ms.
         """
         self.reads_delay_headers = reads_delay_headers
@@ -101,6 +106,8 @@ cdef class Topic:
         self.deliveries_per_s = deliveries_per_s
         self.delivery_spread_ms = delivery_spread_ms
         self.pending_max = pending_max
+        self.retry_delays_ms = retry_delays_ms
+        self.retry_max = retry_max
         self.bounds_deliveries = deliveries_per_s >= 0 or delivery_spread_ms > 0
 
     @property

@@ -12,7 +12,7 @@ Layer 0: no I/O.
 
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 
-from _core.log.frames cimport FrameHeader, is_of_partition, is_timer_carry
+from _core.log.frames cimport FrameHeader, has_timer_table, is_of_partition
 from _core.timers.id_index cimport NamedTimer
 from _core.bytes.layout cimport *
 from _core.state.scan cimport LogScan
@@ -210,8 +210,9 @@ cdef class LogCheck(LogScan):
         cdef int64_t gap = h.base_offset - partition.next_offset
         if h.kind == KIND_CARRIED_RECORDS:
             return self._check_carried(partition, h, p)
-        if h.timer_count and (h.kind == KIND_ACCEPT or is_timer_carry(h)):
+        if h.timer_count and has_timer_table(h):
             self._check_deliver_times(h, p)
+            self._check_targets(h, p)
         if h.visible_size == 0 and h.record_count == 0 and h.kind != KIND_DELIVER:
             return True
         place = f"of {partition.topic.name}/{partition.index}"
@@ -277,6 +278,21 @@ cdef class LogCheck(LogScan):
                 f"a leader epoch of at most {h.epoch}, that of its frame", "a later one",
             )
         return True
+
+    cdef int _check_targets(self, const FrameHeader* h, const uint8_t* p) except -1:
+        """Check that the topics that timers point to are declared, as that of the frame."""
+        cdef const uint8_t* entry = p + FRAME_HEADER_SIZE
+        cdef int32_t i, topic_id
+        for i in range(h.timer_count):
+            topic_id = load_i32(entry + TIMER_AT_TARGET_TOPIC)
+            if topic_id and topic_id not in self.declared and not self._has_damage_here():
+                self.checked.fault(
+                    h.position + (entry - p) + TIMER_AT_TARGET_TOPIC,
+                    "a topic frame of the target topic earlier in the segment",
+                    f"none of topic id {topic_id}",
+                )
+            entry += TIMER_ENTRY_SIZE
+        return 0
 
     cdef int _check_deliver_times(self, const FrameHeader* h, const uint8_t* p) except -1:
         """Check that the header's range of due times, by which readers skip frames, is that of its

@@ -10,6 +10,7 @@ from _core.timers.due_charges cimport DueCharges
 from _core.timers.memtable cimport TimerMemtable
 from _core.timers.moved_frames cimport MovedFrames
 from _core.queue.unit_blocks cimport UnitBlocks
+from _core.state.producer_capture cimport ProducerCapture
 from _core.state.visible_marks cimport VisibleMarks
 
 cdef enum:
@@ -42,9 +43,7 @@ cdef class Projections:
     cdef readonly int64_t producer_id_seen
     cdef readonly bytes id_key
     cdef int64_t level_next[LEVELS_MAX + 1]    # next offset of each delay level; [0] is not used
-    cdef int64_t capture_serial
-    cdef list captured           # (topic id, sequences of one partition)
-    cdef list uncaptured         # partitions whose producers are not collected yet; None when done
+    cdef readonly ProducerCapture captured
     cdef list lost_ranges
     cdef set dropped             # ids of timers that damage made undeliverable
     cdef CancelledTimers settled # timers completed while others are carried; None: nothing is
@@ -75,6 +74,7 @@ cdef class Projections:
     cdef int _apply_carried_timers(
         self, Partition partition, const FrameHeader* h, const uint8_t* p
     ) except -1
+    cdef Partition _target_of(self, Partition home, const uint8_t* entry)
     cdef int _make_pending(
         self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry,
         Timer* timer,

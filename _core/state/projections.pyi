@@ -4,6 +4,7 @@ from typing import Literal, Self
 from _core.queue.partition import Partition, Topic
 from _core.queue.producer_state import ProducerTable
 from _core.queue.unit_blocks import UnitBlocks
+from _core.state.producer_capture import ProducerCapture
 from _core.timers.due_queue import DueQueue
 from _core.timers.id_index import IdIndex
 from _core.timers.memtable import TimerMemtable
@@ -30,6 +31,7 @@ class Projections:
     first_known_pos: int
     completed_twice: int
     producers: ProducerTable
+    captured: ProducerCapture
     producer_id_seen: int
     memtable: TimerMemtable | None
     id_key: bytes
@@ -39,10 +41,6 @@ class Projections:
     def note_carried(self, pos: int) -> None: ...
     @property
     def kept_bytes(self) -> int: ...
-    def begin_capture(self) -> None: ...
-    def capture(self, partition: Partition) -> None: ...
-    def capture_some(self, count: int) -> bool: ...
-    def take_captured(self) -> list[tuple[int, bytes]]: ...
     @property
     def totals(self) -> tuple[int, ...]: ...
     def restore_totals(self, totals: tuple[int, ...]) -> None: ...

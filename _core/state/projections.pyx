@@ -24,6 +24,7 @@ from _core.bytes.octets cimport load_i32, load_i64, load_u32
 from _core.queue.partition cimport Partition, Topic
 from _core.queue.producer_state cimport ProducerTable, Sequenced
 from _core.queue.unit_blocks cimport UnitBlocks
+from _core.state.producer_capture cimport ProducerCapture
 from _core.state.visible_marks cimport VisibleMark, VisibleMarks
 
 _UNIT_BLOCKS_MAX_BYTES = 16 << 20  # units of about 800,000 older records that consumers read
@@ -51,6 +52,7 @@ cdef class Projections:
         first_known_pos: timers accepted below this log position are unknown unless they were
             carried: their frames were freed before the replay began.
         producers: the idempotent producers of all partitions, by their last batches.
+        captured: these as they were when a checkpoint began.
         producer_id_seen: highest producer id of any batch, -1 for none.
         memtable: records each change of timers and ids for the next checkpoint; None if changes are
             not recorded.
@@ -67,6 +69,7 @@ cdef class Projections:
         self.moved = MovedFrames()
         self.marks = VisibleMarks()
         self.producers = ProducerTable()
+        self.captured = ProducerCapture()
         self.id_key = id_key
         self.topics_by_name, self.topics_by_id, self.topics_by_uuid = {}, {}, {}
         self.partitions = []
@@ -173,40 +176,6 @@ cdef class Projections:
         return 0
 
     # Checkpoints
-
-    def begin_capture(self):
-        """Start to capture the producers of all partitions as they are now."""
-        self.capture_serial += 1
-        self.captured = []
-        self.uncaptured = [
-            partition for partition in self.partitions
-            if partition is not None and (<Partition>partition).producers
-        ]
-
-    def capture(self, Partition partition not None):
-        """Capture the producers of a partition before they change, unless that is done already."""
-        if partition.captured_in == self.capture_serial:
-            return
-        partition.captured_in = self.capture_serial
-        if partition.producers and self.uncaptured is not None:
-            self.captured.append((partition.topic.topic_id, partition.encode_producers()))
-
-    def capture_some(self, int count):
-        """Capture the next `count` partitions; True once all are done."""
-        if self.uncaptured is None:
-            return True
-        while count and self.uncaptured:
-            self.capture(<Partition>self.uncaptured.pop())
-            count -= 1
-        if self.uncaptured:
-            return False
-        self.uncaptured = None
-        return True
-
-    def take_captured(self):
-        """Return and clear the capture: (topic id, sequences) of each partition with producers."""
-        captured, self.captured, self.uncaptured = self.captured, [], None
-        return captured
 
     @property
     def totals(self):
@@ -374,8 +343,8 @@ cdef class Projections:
     cdef int _apply_producer(self, Partition partition, const FrameHeader* h) except -1:
         cdef Sequenced batch
         cdef int64_t received = ((<int64_t>h.last_sequence - h.first_sequence) & 0x7FFFFFFF) + 1
-        if partition.captured_in != self.capture_serial:
-            self.capture(partition)
+        if partition.captured_in != self.captured.serial:
+            self.captured.note(partition)
         self.producer_id_seen = max(self.producer_id_seen, h.producer_id)
         batch.first = h.first_sequence
         batch.last = h.last_sequence
@@ -393,7 +362,6 @@ cdef class Projections:
         cdef int32_t timers = h.timer_count, cancels = h.cancel_count
         self.held_bytes += h.held_size + <int64_t>h.timer_count * TIMER_ENTRY_SIZE
         self.timers_accepted += h.timer_count
-        partition.topic.timers_accepted += h.timer_count
         while timers or cancels:
             if timers and (
                 not cancels or load_i32(timer + TIMER_AT_INDEX) < load_i32(cancel + CANCEL_AT_INDEX)
@@ -428,24 +396,48 @@ cdef class Projections:
         self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
     ) except -1:
         cdef Timer timer
+        cdef Partition target
         cdef int size = entry[TIMER_AT_ID_SIZE]
         cdef const uint8_t* name = p + load_u32(entry + TIMER_AT_ID_POS)
         if size and self._cancel_pending(h.topic_id, name, size, h.store_time_ms):
             self.timers_replaced += 1
             partition.topic.timers_replaced += 1
-        self._make_pending(partition, h, p, entry, &timer)
+        target = self._target_of(partition, entry)
+        if target is None:
+            return 0
+        target.topic.timers_accepted += 1
+        self._make_pending(target, h, p, entry, &timer)
         if self.memtable is not None:
             self.memtable.push(
-                &timer, h.topic_id, partition.index, entry[TIMER_AT_LEVEL],
+                &timer, target.topic.topic_id, target.index, entry[TIMER_AT_LEVEL],
                 load_i64(entry + TIMER_AT_LEVEL_OFFSET), timer.position,
             )
         return 0
+
+    cdef Partition _target_of(self, Partition home, const uint8_t* entry):
+        """The partition that a timer is delivered to.
+
+        None if its topic is deleted, or if damage took the frames that declare it.
+        """
+        cdef int32_t topic_id = load_i32(entry + TIMER_AT_TARGET_TOPIC)
+        cdef int32_t index = load_i32(entry + TIMER_AT_TARGET_PARTITION)
+        cdef Topic topic = home.topic
+        if topic_id == 0:
+            return home
+        if topic_id != topic.topic_id:
+            topic = <Topic>self.topics_by_id.get(topic_id)
+        if topic is None or index >= len(topic.partitions):
+            return None
+        return <Partition>topic.partitions[index]
 
     cdef int _make_pending(
         self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry,
         Timer* timer,
     ) except -1:
-        """Let deliveries and look-ups find the timer of an entry; writes it to `timer`."""
+        """Let deliveries and look-ups find the timer of an entry; writes it to `timer`.
+
+        `partition` is the one that it is delivered to.
+        """
         cdef NamedTimer named
         cdef int size = entry[TIMER_AT_ID_SIZE]
         cdef int level = entry[TIMER_AT_LEVEL]
@@ -489,17 +481,24 @@ cdef class Projections:
         cdef int64_t accept_pos, known_pos = -1
         cdef int32_t i
         cdef bint is_known = True
+        cdef Partition target
         for i in range(h.timer_count):
             accept_pos = load_i64(entry + TIMER_AT_ACCEPT_POS)
             if accept_pos != known_pos:
                 known_pos = accept_pos
                 is_known = self._is_known(accept_pos)
                 self.moved.put(accept_pos, h.position)
+            target = self._target_of(partition, entry)
+            if target is None:
+                entry += TIMER_ENTRY_SIZE
+                continue
             if not is_known:
                 # Its accept frame was freed before the replay began.
-                self._make_pending(partition, h, p, entry, &timer)
+                self._make_pending(target, h, p, entry, &timer)
             if self.memtable is not None:
-                self.memtable.push_carried(entry, h.topic_id, partition.index, h.position)
+                self.memtable.push_carried(
+                    entry, target.topic.topic_id, target.index, h.position
+                )
             entry += TIMER_ENTRY_SIZE
         return 0
 

@@ -42,6 +42,8 @@ cdef class LogScan:
     cdef int _pass_over(self, int64_t start, int64_t end) except -1
     cdef int64_t _behind_verdicts(self, int64_t pos)
     cdef Topic _topic_of(self, const FrameHeader* h)
+    cdef bint _declare(self, int32_t topic_id, const FrameHeader* h) except -1
+    cdef int _declare_targets(self, const FrameHeader* h, const uint8_t* p) except -1
     cdef int _at_fault(self, str fault) except -1
     cdef int _add_damage(self, int64_t start, int64_t end, str fault) except -1
     cdef int _check_at(self, int64_t pos, int64_t base, int64_t end, FrameHeader* h) except -1

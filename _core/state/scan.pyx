@@ -27,12 +27,12 @@ from libc.string cimport memcpy
 
 from _core.log.frames cimport (
     FRAME_BAD_SIZE, FRAME_NEWER_VERSION, FRAME_NO_MAGIC, FRAME_OK, FrameHeader, check_frame,
-    decode_header, frame_size, is_of_partition, is_read,
+    decode_header, frame_size, has_timer_table, is_of_partition, is_read,
 )
 from _core.log.frames import FAULTS
 from _core.bytes.layout cimport *
 from _core.log.window cimport LogWindow
-from _core.bytes.octets cimport load_i64, load_u16, load_u32
+from _core.bytes.octets cimport load_i32, load_i64, load_u16, load_u32
 from _core.queue.partition cimport Partition, Topic
 from _core.state.projections cimport Projections
 
@@ -473,6 +473,8 @@ cdef class LogScan:
             topic = self._topic_of(h)
             if topic is None:
                 return 0
+            if self.topics and has_timer_table(h):
+                self._declare_targets(h, p)
             if h.kind == KIND_CARRIED_RECORDS:
                 # Its offsets are assigned: the records only change their place.
                 return self.projections.apply(<Partition>topic.partitions[h.partition], h, p, False)
@@ -493,14 +495,29 @@ cdef class LogScan:
         if topic is not None and 0 <= h.partition < len(topic.partitions):
             return topic
         if h.topic_id in self.topics:
-            payload = self.topics[h.topic_id]
-            if payload is None:
-                return None
-            del self.topics[h.topic_id]
-            self.projections.applied_pos = h.position
-            self.control(KIND_TOPIC, h.topic_id, payload, h.epoch)
-            return self._topic_of(h)
+            return self._topic_of(h) if self._declare(h.topic_id, h) else None
         # Its topic frame is in a damaged range: the topic of these records is unknown.
         self._add_damage(h.position, h.position + h.size, "frame of an unknown topic")
         self.unknown[h.topic_id] = max(h.partition, self.unknown.get(h.topic_id, 0))
         return None
+
+    cdef bint _declare(self, int32_t topic_id, const FrameHeader* h) except -1:
+        """Apply the lost topic frame of a topic; False if it was deleted later."""
+        payload = self.topics[topic_id]
+        if payload is None:
+            return False
+        del self.topics[topic_id]
+        self.projections.applied_pos = h.position
+        self.control(KIND_TOPIC, topic_id, payload, h.epoch)
+        return True
+
+    cdef int _declare_targets(self, const FrameHeader* h, const uint8_t* p) except -1:
+        """Apply the lost topic frames of topics that timers of a frame point to."""
+        cdef const uint8_t* entry = p + FRAME_HEADER_SIZE
+        cdef int32_t i, topic_id
+        for i in range(h.timer_count):
+            topic_id = load_i32(entry + TIMER_AT_TARGET_TOPIC)
+            if topic_id in self.topics and topic_id not in self.projections.topics_by_id:
+                self._declare(topic_id, h)
+            entry += TIMER_ENTRY_SIZE
+        return 0

@@ -13,5 +13,9 @@ cdef class LogWriter:
     # Makes room (ROOM_*) for a frame of `size` bytes, and declares `topic` in its segment. False if
     # the disk is full.
     cdef bint prepare(self, Topic topic, int64_t size, int room, int64_t now_ms) except -1
+    # The same for a frame whose timers point to other topics: these are declared as well.
+    cdef bint prepare_all(
+        self, Topic topic, list others, int64_t size, int room, int64_t now_ms
+    ) except -1
     # Appends the frame and applies it.
     cdef int append(self, Partition partition, FrameHeader* h, const FrameBody* body) except -1

@@ -69,6 +69,21 @@ cdef class LogWriter:
             self.tail.unapplied_pos = -1
         return True
 
+    cdef bint prepare_all(
+        self, Topic topic, list others, int64_t size, int room, int64_t now_ms
+    ) except -1:
+        cdef int64_t end = -1
+        cdef Topic other
+        # A declaration may begin a new segment, in which those before it are to be repeated.
+        while self.tail.segment_end != end:
+            end = self.tail.segment_end
+            for other in others:
+                if not self.prepare(other, size, room, now_ms):
+                    return False
+            if not self.prepare(topic, size, room, now_ms):
+                return False
+        return True
+
     cdef int append(self, Partition partition, FrameHeader* h, const FrameBody* body) except -1:
         cdef Py_ssize_t start
         h.topic_id = partition.topic.topic_id

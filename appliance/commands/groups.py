@@ -1,4 +1,4 @@
-"""`latermq groups`: list, describe with lag, reset-offsets. Layer 6."""
+"""`latermq groups`: list, describe with lag, alter, reset-offsets. Layer 6."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
@@ -20,11 +20,13 @@ from appliance.commands.output import (
     complain,
     print_fields,
     print_json,
+    print_line,
     print_table,
     printable,
 )
 from appliance.errors import ConfigError, RequestError, UnknownTopicError
 from appliance.system.clock import SystemClock
+from appliance.units import counted
 
 EXAMPLES: Final = """\
 Examples:
@@ -33,12 +35,13 @@ Examples:
   latermq tail orders --group billing --follow     a member of that group
   latermq groups list
   latermq groups describe billing
+  latermq groups alter billing --retry-schedule '10s 1m 10m' --retry-max 8
   latermq groups reset-offsets billing --to earliest
   latermq groups reset-offsets billing --topic orders --since 2h --dry-run
 """
 
 app = usage.Group(
-    help="List and describe consumer groups, and set their offsets.",
+    help="List and describe consumer groups, set their offsets and their retries.",
     epilog=EXAMPLES,
 )
 
@@ -164,6 +167,47 @@ def _print_offsets(offsets: list[dict[str, Any]], members: list[dict[str, Any]])
     ]
     head = ("TOPIC", "PARTITION", "OFFSET", "END", "LAG", "READ BY")
     print_table(head, rows, empty="the group has committed no offsets")
+
+
+@app.command("alter")
+def alter_group(
+    group: GroupName,
+    schedule: Annotated[
+        str | None,
+        usage.Option(
+            "--retry-schedule",
+            metavar="DELAYS",
+            help="Delay before each attempt: '10s 1m 10m'; or levels, the default.",
+        ),
+    ] = None,
+    attempts: Annotated[
+        int | None,
+        usage.Option(
+            "--retry-max", metavar="N", help="Attempts before a record goes to GROUP.dlq."
+        ),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Change when records come again that consumers of a group could not handle.
+
+    The rules are settings of the topic GROUP.retry, which is created if there is none.
+    """
+    check_group(group)
+    given = {"retry.schedule": schedule, "retry.max": None if attempts is None else str(attempts)}
+    changes = {name: value for name, value in given.items() if value is not None}
+    if not changes:
+        raise ConfigError("there is nothing to change: use --retry-schedule or --retry-max")
+    topic = f"{group}.retry"
+    with kafka_client.admin_client(bootstrap) as client:
+        is_there = topic in client.list_topics()
+        if not is_there:
+            wanted = {"num_partitions": -1, "configs": changes}
+            (made,) = client.create_topics({topic: wanted}, raise_errors=False)["topics"]
+            kafka_client.check_code(made["error_code"], made.get("error_message"))
+    if is_there:
+        kafka_client.change_topic(bootstrap, topic, dict(changes))
+    verb = "changed" if is_there else "created"
+    print_line(f"{printable(topic)} {verb}: {counted(len(changes), 'setting')}")
 
 
 @app.command("reset-offsets")

@@ -375,7 +375,7 @@ class Capture:
             age_marks=tuple(state.ages.certain()),
             doubtful_marks=tuple(state.ages.doubtful()),
         )
-        projections.begin_capture()
+        projections.captured.begin(projections.partitions)
         self._groups, self._offsets = state.groups.begin_capture()
         self._topics = state.topics.capture()
         self._sizes = state.sizes.capture()
@@ -390,7 +390,7 @@ class Capture:
         """Discard the capture."""
         self._steps.close()
         self._state.groups.end_capture()
-        self._state.projections.take_captured()
+        self._state.projections.captured.take()
 
     def _run(self) -> Generator[bool, None, None]:
         for start in range(0, len(self._topics), ENTRIES_PER_SLICE):
@@ -406,11 +406,11 @@ class Capture:
             self.values.append(snapshot.encode_size_marks(part))
             yield True
         self._state.groups.end_capture()
-        while not self._state.projections.capture_some(PARTITIONS_PER_SLICE):
+        while not self._state.projections.captured.collect(PARTITIONS_PER_SLICE):
             yield True
         self.values += [
             encode_value(VALUE_SEQUENCES, payload, topic_id)
-            for topic_id, payload in self._state.projections.take_captured()
+            for topic_id, payload in self._state.projections.captured.take()
         ]
 
     def _encode_groups(self) -> Iterator[bool]:

@@ -12,6 +12,13 @@ from compat.kafka.configs.entries import ConfigType
 INT_MAX: Final = (1 << 31) - 1
 LONG_MAX: Final = (1 << 63) - 1
 _NO_LIMIT: Final = str(LONG_MAX)
+
+LEVELS: Final = "levels"
+"""The schedule of retries: the delay levels from the third on."""
+
+RETRY_MAX: Final = 16
+SCHEDULE_MAX: Final = 64
+
 _BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
 _LONG, _DOUBLE, _LIST = ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
 
@@ -31,6 +38,7 @@ class TopicSetting:
         ceiling: the attribute of Config with its maximum.
         bounds: for any other number, its least and greatest value.
         is_duration: it is a duration such as 15m, or "none", the default.
+        is_schedule: it is a list of durations such as 10s 1m, or "levels", the default.
         default: of a number with bounds: the field of Config that has it, or the value itself.
     """
 
@@ -42,6 +50,7 @@ class TopicSetting:
     ceiling: Literal["topic_batch_size_max_bytes"] | None = None
     bounds: tuple[int, int] | None = None
     is_duration: bool = False
+    is_schedule: bool = False
     default: Literal["retention_time_ms", "retention_size_bytes"] | int = 0
 
     def maximum(self, config: Config) -> int:
@@ -55,7 +64,8 @@ class TopicSetting:
     def is_supported(self) -> bool:
         """Return whether clients can choose the value."""
         is_number = self.limit is not None or self.bounds is not None
-        return is_number or self.is_duration or len(self.values) > 1
+        is_time = self.is_duration or self.is_schedule
+        return is_number or is_time or len(self.values) > 1
 
     @property
     def is_list(self) -> bool:
@@ -126,6 +136,19 @@ _CHOSEN: Final = (
         "delayed records that may be pending, clients send further ones again; -1: any number",
         bounds=(-1, 1_000_000_000),
         default=-1,
+    ),
+    TopicSetting(
+        "retry.schedule",
+        _STRING,
+        "of GROUP.retry: delay before each attempt, the last one before all further ones",
+        is_schedule=True,
+    ),
+    TopicSetting(
+        "retry.max",
+        _INT,
+        "of GROUP.retry: attempts before a record goes to GROUP.dlq",
+        bounds=(0, 1_000_000),
+        default=RETRY_MAX,
     ),
     TopicSetting(
         "delay.timestamp",

@@ -24,7 +24,13 @@ from compat.kafka.configs.entries import (
     Synonym,
     shown,
 )
-from compat.kafka.configs.topic_setting_table import TOPIC_SETTINGS, TopicSetting
+from compat.kafka.configs.topic_setting_table import (
+    LEVELS,
+    RETRY_MAX,
+    SCHEDULE_MAX,
+    TOPIC_SETTINGS,
+    TopicSetting,
+)
 
 NO_DURATION: Final = "none"
 
@@ -59,6 +65,10 @@ class TopicPolicy:
     """Delayed records that are due at once are delivered evenly over this time."""
     pending_timers_max: int
     """Delayed records that may be pending; -1: any number."""
+    retry_delays_ms: tuple[int, ...]
+    """Of GROUP.retry: the delay before each attempt; empty for the delay levels."""
+    retry_max: int
+    """Of GROUP.retry: attempts before a record goes to GROUP.dlq."""
     uses_due_time: bool
     """A delivered record has its due time, not its original timestamp."""
 
@@ -107,6 +117,8 @@ def read_topic_policy(settings: Mapping[str, str], config: Config) -> TopicPolic
         ),
         delivery_spread_ms=int(settings.get("delay.spread.ms", 0)),
         pending_timers_max=int(settings.get("delay.pending.max", -1)),
+        retry_delays_ms=_read_schedule(settings.get("retry.schedule", LEVELS)),
+        retry_max=int(settings.get("retry.max", RETRY_MAX)),
         uses_due_time=settings.get("delay.timestamp") == "due",
     )
 
@@ -145,8 +157,9 @@ def _synonyms(setting: TopicSetting, given: str | None, config: Config) -> list[
             found = [Synonym(setting.name, str(setting.default), ConfigSource.DEFAULT)]
         if given is not None:
             found.insert(0, Synonym(setting.name, given, ConfigSource.TOPIC))
-    elif setting.is_duration:
-        found = [Synonym(setting.name, NO_DURATION, ConfigSource.DEFAULT)]
+    elif setting.is_duration or setting.is_schedule:
+        default = NO_DURATION if setting.is_duration else LEVELS
+        found = [Synonym(setting.name, default, ConfigSource.DEFAULT)]
         if given is not None:
             found.insert(0, Synonym(setting.name, given, ConfigSource.TOPIC))
     elif setting.values:
@@ -178,6 +191,8 @@ def _check_value(name: str, value: str | None, config: Config) -> str:
         return _check_bounds(name, value, *setting.bounds)
     if setting.is_duration:
         return _check_duration(name, value, config.delay_max_ms)
+    if setting.is_schedule:
+        return _check_schedule(name, value, config.delay_max_ms)
     if value in setting.values:
         return value
     if setting.is_supported:
@@ -224,6 +239,30 @@ def _check_duration(name: str, value: str, greatest_ms: int) -> str:
             f"from 1ms to {greatest}, or {NO_DURATION}"
         )
     return value
+
+
+def _check_schedule(name: str, value: str, greatest_ms: int) -> str:
+    words = value.split()
+    if words == [LEVELS]:
+        return LEVELS
+    try:
+        delays_ms = _read_schedule(value)
+    except ValueError:
+        delays_ms = ()
+    if not 1 <= len(words) <= SCHEDULE_MAX or not all(1 <= d <= greatest_ms for d in delays_ms):
+        delays_ms = ()
+    if not delays_ms:
+        greatest = format_duration_ms(greatest_ms)
+        raise InvalidSettingError(
+            f"{name}={shown(value)} is invalid: use 1 to {SCHEDULE_MAX} delays with ms, s, m, h or "
+            f"d, such as 10s 30s 1m, each from 1ms to {greatest}, or {LEVELS}"
+        )
+    return " ".join(words)
+
+
+def _read_schedule(text: str) -> tuple[int, ...]:
+    """Return the delays of a schedule in ms; none for the levels. Raises ValueError."""
+    return () if text == LEVELS else tuple(map(parse_duration_ms, text.split()))
 
 
 def _read_duration(text: str) -> int:

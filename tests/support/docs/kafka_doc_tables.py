@@ -18,7 +18,9 @@ from compat.kafka.apis.api_13_leave_group import MEMBERS_AT_ONCE
 from compat.kafka.configs.changes import CONFIGS_MAX
 from compat.kafka.configs.topic_setting_table import (
     INT_MAX,
+    LEVELS,
     LONG_MAX,
+    SCHEDULE_MAX,
     TOPIC_SETTINGS,
     TopicSetting,
 )
@@ -126,6 +128,9 @@ def topic_settings_table() -> str:
         elif setting.is_duration:
             most = f"`{settings()['delay_max_ms'].key}`"
             rows.append((f"`{setting.name}`", f"1ms to {most}, `none`", "`none`", setting.note))
+        elif setting.is_schedule:
+            values = f"`10s 1m` and the like, up to {SCHEDULE_MAX}"
+            rows.append((f"`{setting.name}`", values, f"`{LEVELS}`", setting.note))
         elif setting.is_supported:
             values = ", ".join(f"`{value}`" for value in setting.values)
             rows.append((f"`{setting.name}`", values, f"`{setting.values[0]}`", setting.note))

@@ -18,8 +18,9 @@ ID: Final = b"x-deliver-id"
 CANCEL: Final = b"x-deliver-cancel"
 REQUESTS: Final = (DELAY, DELIVER_AT, LEVEL, ID, CANCEL)
 STAMPS: Final = (b"x-accepted-at", b"x-due-at", b"x-due-id")
+RETRY: Final = b"x-retry-group"
+RETRY_NOTES: Final = (b"x-retry-attempt", b"x-origin", b"x-retry-reason")
 NOT_BUILT: Final = (
-    b"x-retry-group",
     b"x-cron",
     b"x-cron-zone",
     b"x-cron-missed",

@@ -15,7 +15,14 @@ from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.wire_client import WireClient, framed
 from tests.support.docs.source_files import ROOT
 from tests.support.harness.broker_harness import Stop, with_topic
-from tests.support.oracles.delay_model import NEAR_MISSES, NOT_BUILT, REQUESTS, STAMPS
+from tests.support.oracles.delay_model import (
+    NEAR_MISSES,
+    NOT_BUILT,
+    REQUESTS,
+    RETRY,
+    RETRY_NOTES,
+    STAMPS,
+)
 from tests.support.oracles.kafka_oracle import ProduceResponse
 from tests.support.simulator.virtual_clock import START_MS
 from tests.support.values.kafka_records import Fetched
@@ -208,7 +215,8 @@ def test_near_misses_pass_where_headers_are_off(client: WireClient) -> None:
 
 def test_the_names_are_those_of_the_documents() -> None:
     kinds = {
-        **{name.decode(): "request" for name in REQUESTS},
+        **{name.decode(): "request" for name in (*REQUESTS, RETRY)},
+        **{name.decode(): "retry" for name in RETRY_NOTES},
         **{name.decode(): "stamp" for name in STAMPS},
         **{name.decode(): "not built" for name in NOT_BUILT},
         **{name.decode(): right.decode() for name, right in NEAR_MISSES.items()},
@@ -308,6 +316,7 @@ REFUSED: list[tuple[RawHeaders, str]] = [
     ([(b"x-deliver-cancel", None)], "id"),
     ([(b"X-Delay-Ms", b"1000")], "near_miss"),
     ([(b"x-cron", b"0 9 * * *")], "not_built"),
+    ([(b"x-retry-group", b"a/b")], "retry"),
 ]
 
 

@@ -80,7 +80,7 @@ def test_all_settings_of_kafka_that_have_a_value_here_are_reported(broker: Memor
     with_value = {
         each.name
         for each in TOPIC_SETTINGS
-        if each.values or each.limit or each.bounds or each.is_duration
+        if each.values or each.limit or each.bounds or each.is_duration or each.is_schedule
     }
     assert set(by_name(result)) == with_value
     assert {"retention.ms", "min.insync.replicas", "compression.type"} <= with_value

@@ -1,5 +1,7 @@
 """Topic settings and names: honoured, accepted because nothing changes, or refused by name."""
 
+import re
+
 import pytest
 
 from appliance.config.config import Config
@@ -39,7 +41,7 @@ KAFKA_NAMES = {
 
 def test_every_setting_of_kafka_is_known() -> None:
     names = {setting.name for setting in TOPIC_SETTINGS}
-    own = {name for name in names if "delay." in name or name == "index.keys"}
+    own = {name for name in names if re.match("delay|retry|index.keys|file", name)}
     assert own == {
         "index.keys",
         "delay.headers",
@@ -54,6 +56,8 @@ def test_every_setting_of_kafka_is_known() -> None:
         "delay.max.ms",
         "delay.dialects",
         "file.delete.delay.ms",
+        "retry.schedule",
+        "retry.max",
     }
     assert {setting.name for setting in TOPIC_SETTINGS} == KAFKA_NAMES | own
     assert len(TOPIC_SETTINGS) == len({setting.name for setting in TOPIC_SETTINGS})
@@ -83,6 +87,9 @@ def test_every_setting_of_kafka_is_known() -> None:
         ("delay.timestamp", "created"),
         ("delay.timestamp", "due"),
         ("delay.max.ms", "315360000000"),
+        ("retry.schedule", "levels"),
+        ("retry.schedule", "10s 30s 1m 3650d"),
+        ("retry.max", "0"),
         # Not to be changed, and given as they are.
         ("delay.dialects", "latermq"),
         ("cleanup.policy", "delete"),
@@ -120,6 +127,13 @@ def test_accepted_settings_are_kept_as_given(name: str, value: str) -> None:
         ("delay.default", "0s", "such as 15m, from 1ms to 3650d, or none"),
         ("delay.default", "3651d", "such as 15m, from 1ms to 3650d, or none"),
         ("delay.default", "", "such as 15m"),
+        ("retry.schedule", "", "such as 10s 30s 1m, each from 1ms to 3650d, or levels"),
+        ("retry.schedule", "10s 30", "retry.schedule='10s 30' is invalid: use 1 to 64 delays with"),
+        ("retry.schedule", "10s levels", "such as 10s 30s 1m"),
+        ("retry.schedule", "10s 0s", "such as 10s 30s 1m"),
+        ("retry.schedule", "1s 3651d", "such as 10s 30s 1m"),
+        ("retry.schedule", "1s " * 65, "use 1 to 64 delays"),
+        ("retry.max", "-1", "use a whole number from 0 to 1000000"),
         ("message.timestamp.type", "logappendtime", "use CreateTime or LogAppendTime"),
         ("max.message.bytes", str(ABOVE), "is above limits.raised_batch_size_max_bytes, or what"),
         ("max.message.bytes", "-1", "whole number"),
@@ -157,6 +171,8 @@ def test_settings_mean_what_they_say() -> None:
         deliveries_per_s=-1,
         delivery_spread_ms=0,
         pending_timers_max=-1,
+        retry_delays_ms=(),
+        retry_max=16,
         uses_due_time=False,
     )
     settings = {
@@ -171,6 +187,8 @@ def test_settings_mean_what_they_say() -> None:
         "delay.spread.ms": "5000",
         "delay.pending.max": "9",
         "delay.timestamp": "due",
+        "retry.schedule": "10s 1m 2h",
+        "retry.max": "3",
     }
     assert read_topic_policy(settings, CONFIG) == TopicPolicy(
         batch_size_max_bytes=2000,
@@ -183,6 +201,8 @@ def test_settings_mean_what_they_say() -> None:
         deliveries_per_s=70,
         delivery_spread_ms=5000,
         pending_timers_max=9,
+        retry_delays_ms=(10_000, 60_000, 7_200_000),
+        retry_max=3,
         uses_due_time=True,
     )
     settings["delay.paused"] = "true"
