@@ -111,6 +111,9 @@ def collect(
     metrics.request_errors = dict(Counter(produce.refused) + Counter(fetch.refused))
     metrics.delay_refused = produce.delays.refused
     metrics.delay_passed = produce.delays.passed
+    if produce.retry_rules is not None:
+        metrics.retried_records = produce.retry_rules.retried
+        metrics.dead_letters = produce.retry_rules.dead
     metrics.sent_to_slave = {"near": fetch.replica.near_count, "late": fetch.replica.late_count}
     metrics.accepted_frames = state.accepted_frames
     metrics.accepted_records = state.accepted_records + state.timers_accepted

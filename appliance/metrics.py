@@ -64,6 +64,8 @@ class Metrics:
     """Batches, by the reason."""
     delay_passed: dict[str, int] = field(default_factory=dict)
     """Records, by the reason."""
+    retried_records: int = 0
+    dead_letters: int = 0
     connections_refused: dict[str, int] = field(default_factory=dict)
     """By the limit that was exceeded."""
     connections_closed: dict[str, int] = field(default_factory=dict)
@@ -196,6 +198,16 @@ METRICS: Final = (
         "counter",
         "Records with such a header delivered at once, on topics with `delay.invalid=pass`.",
         "reason",
+    ),
+    MetricInfo(
+        "retried_records",
+        "counter",
+        "Records accepted with `x-retry-group`, for another attempt.",
+    ),
+    MetricInfo(
+        "dead_letters",
+        "counter",
+        "Records accepted with `x-retry-group` that had all their attempts and go to GROUP.dlq.",
     ),
     MetricInfo(
         "connections_refused",

@@ -453,6 +453,7 @@ _FORMS = {
     ),
     "x-deliver-at": "write epoch milliseconds (1767225600000) or RFC 3339 (2026-01-01T00:00:00Z)",
     "x-delay-level": "write a level in decimal digits (3)",
+    "x-retry-attempt": "leave it as it came with the record, or write decimal digits (3)",
 }
 
 _SENTENCES = {

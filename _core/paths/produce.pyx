@@ -118,6 +118,7 @@ cdef class ProducePath:
         self.unpacked_size_max = unpacked_size_max
         self.closed_topics = closed_topics
         self.quota = quota
+        self.retry_rules = splitter.retries.rules
         self.refused = {}
         self.delays = DelayNotices()
 
