@@ -144,6 +144,8 @@ class ConsumeQueues:
         self._unsynced: dict[Path, int] = {}
         """Files written since their last sync, each with the serial number of the last write."""
         self._unsynced_directories: dict[Path, int] = {}
+        self._named: dict[int, set[int]] = {}
+        """By handle, the first units of files whose names this process syncs or has synced."""
         self._serial = 0
         self._begun: Partition | None = None
         """What `save_some` has not finished."""
@@ -296,6 +298,10 @@ class ConsumeQueues:
         if not self._fs.exists(path):
             # The checkpoint's thread syncs them; here the loop would wait for the disk.
             self._fs.make_dirs(path.parent, is_synced=False)
+        named = self._named.setdefault(partition.handle, set())
+        if first not in named:
+            # A process that was killed may have made the file and not synced its name.
+            named.add(first)
             self._note_new_name(path.parent)
         file = self._fs.open(path, create=True)
         self._keep_open(key, file)
@@ -307,6 +313,7 @@ class ConsumeQueues:
         self._files[key] = file
 
     def _close(self, handle: int, first: int) -> None:
+        self._named.get(handle, set()).discard(first)
         known = self._files.pop((handle, first), None)
         if known is not None:
             known.close()
@@ -405,6 +412,8 @@ class ConsumeQueues:
         deleted = set(handles)
         for key in [key for key in self._files if key[0] in deleted]:
             self._files.pop(key).close()
+        for handle in handles:
+            self._named.pop(handle, None)
         self._fs.remove_tree(self._paths.consume_queue / name)
 
     def close(self) -> None:

@@ -17,7 +17,9 @@ from appliance.store.queue import consume_queue
 from appliance.store.queue.consume_queue import ConsumeQueues
 from appliance.system.files import File
 from tests.support.clients.wire_client import WireClient, receive
+from tests.support.harness import offline_scenario
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
+from tests.support.harness.checkpoints import take_checkpoint
 from tests.support.values.kafka_records import Record
 from tests.support.values.raw_batch import Raw, make_batch
 from tests.support.values.record_requests import fetch_part, fetch_request
@@ -323,6 +325,22 @@ def test_what_a_job_synced_survives_a_power_cut(
         path = path_of(harness, partition)
         assert left[path] == harness.disk.files()[path]
         assert len(left[path]) == count * UNIT_SIZE
+
+
+def test_a_file_whose_name_the_process_before_did_not_sync_survives_a_power_cut() -> None:
+    """That process was killed. The kernel still has the name, and it is on no disk yet."""
+    harness = with_topic()
+    assert take_checkpoint(harness).error is None
+    harness.produce("t", 0, [Record(b"%d" % number) for number in range(8)])
+    harness = harness.crash("torn", random.Random(1))
+    harness = harness.crash("killed", random.Random(1))
+    assert harness.disk.exists(path_of(harness))
+    assert not harness.disk.crashed("dropped", random.Random(1)).exists(path_of(harness))
+    assert take_checkpoint(harness).error is None
+    assert harness.partition().units_saved == 8
+    disk = harness.disk.crashed("dropped", random.Random(1))
+    assert disk.exists(path_of(harness))
+    assert offline_scenario.check(disk).faults == []
 
 
 def test_a_job_covers_what_was_written_since_the_last_one_that_ended(
