@@ -128,10 +128,10 @@ class CrashRun:
     # Steps
 
     def start(self) -> None:
-        """Start the broker, and create the topics "a" and "b"."""
+        """Start the broker, and create the topics "a" and "b", and those of the group "g"."""
         self._start()
-        self.ask(Create("a", 2))
-        self.ask(Create("b", 1))
+        for name, count in (("a", 2), ("b", 1), ("g.retry", 2), ("g.dlq", 1)):
+            self.ask(Create(name, count))
         self.consume()
 
     def _start(self) -> None:
@@ -458,7 +458,7 @@ class CrashRun:
         rng = self.rng
         user_id = rng.choice(USER_IDS)
         now_ms = self.clock.wall_ms()
-        match rng.randrange(8):
+        match rng.randrange(9):
             case 0:
                 return Intent(self.value())
             case 1:
@@ -473,6 +473,10 @@ class CrashRun:
                 return Intent(self.value(600), delay_ms=86_400_000 * 3_650)
             case 6:
                 return Intent(self.value(), level=1, user_id=user_id)
+            case 7:
+                wait_ms = rng.choice((0, rng.randrange(1, 2_000)))
+                before = rng.choice((0, 1, 16))
+                return Intent(self.value(), wait_ms, retry_group="g", attempts=before)
             case _:
                 return Intent(self.value(300), delay_ms=rng.randrange(1, 2_000))
 

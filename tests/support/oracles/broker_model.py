@@ -22,6 +22,9 @@ from tests.support.values.kafka_records import (
 UNKNOWN_TOPIC: Final = 3
 TOPIC_EXISTS: Final = 36
 
+RETRY_MAX: Final = 16
+FIRST_RETRY_LEVEL: Final = 3
+
 Shown = tuple[bytes, int | None]
 """The value of a visible record, and when it was due if it was held."""
 
@@ -36,12 +39,20 @@ class Intent:
     due_at_ms: int = 0
     user_id: bytes | None = None
     cancels: bytes | None = None
+    retry_group: str = ""
+    """Not empty: it is to come again in the topic of that group."""
+    attempts: int = 0
+    """That it had before."""
 
     def record(self) -> Record:
         """The record as sent; its key is the beginning of the value, which a delivery must keep."""
         return Record(self.value, self.value[:8], self._headers(), timestamp_ms=len(self.value))
 
     def _headers(self) -> Headers:
+        if self.retry_group:
+            before = (("x-retry-attempt", b"%d" % self.attempts),) if self.attempts else ()
+            wait = delay(self.delay_ms) if self.delay_ms else ()
+            return (("x-retry-group", self.retry_group.encode()), *before, *wait)
         if self.cancels is not None:
             return cancel(self.cancels)
         if self.level:
@@ -147,6 +158,9 @@ class Model:
         if intent.cancels is not None:
             self._cancel(topic, intent.cancels)
             return
+        if intent.retry_group:
+            self._accept_retry(batch, intent, now_ms)
+            return
         due_ms = intent.due_at_ms or now_ms + intent.delay_ms
         if intent.level:
             due_ms = now_ms + self.level_delays_ms[intent.level - 1]
@@ -167,6 +181,17 @@ class Model:
         if intent.user_id is not None:
             topic.named[intent.user_id] = timer
             topic.ids[intent.user_id] = ("pending", due_ms, batch.partition)
+
+    def _accept_retry(self, batch: Batch, intent: Intent, now_ms: int) -> None:
+        is_dead = intent.attempts >= RETRY_MAX
+        name = f"{intent.retry_group}.{'dlq' if is_dead else 'retry'}"
+        due_ms = now_ms
+        if not is_dead:
+            level = FIRST_RETRY_LEVEL + intent.attempts
+            due_ms += intent.delay_ms or self.level_delays_ms[level - 1]
+        partition = batch.partition % len(self.topics[name].partitions)
+        self.arrivals += 1
+        self.pending.add(Timer(due_ms, self.arrivals, name, partition, intent.value, None))
 
     def cancel(self, topic_name: str, user_id: bytes) -> tuple[str, int | None, int | None]:
         """Cancel by name; return state, due time and partition of that id afterwards."""

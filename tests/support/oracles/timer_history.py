@@ -163,13 +163,19 @@ class TimerHistory:
         if user_id:
             self.pending.pop(self._named.get((topic_id, user_id), (-1, -1)), None)
             self._named[topic_id, user_id] = key
-        self.pending[key] = Pending(topic_id, partition, due_ms, user_id)
+        place = topic_id, partition
+        target = 0, -1
+        if not user_id and rng.random() < 0.3:
+            target = place = rng.choice(self.topics), rng.randrange(PARTITIONS)
+        self.pending[key] = Pending(*place, due_ms, user_id)
         return model.Held(
             index=index,
             due=due_ms,
             level=level,
             level_offset=level_offset,
             user_id=user_id,
+            target_topic=target[0],
+            target_partition=target[1],
             record=model.Record(timestamp=self.now_ms),
         )
 
