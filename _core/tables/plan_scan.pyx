@@ -30,6 +30,12 @@ cdef enum:
     ZONE_BYTES = 1 << 22
 
 
+cdef inline int32_t target_topic(const FrameHeader* h, const uint8_t* entry) noexcept nogil:
+    """Id of the topic that a timer is delivered to."""
+    cdef int32_t topic_id = load_i32(entry + TIMER_AT_TARGET_TOPIC)
+    return topic_id if topic_id else h.topic_id
+
+
 cdef class HistoryProjections(CheckedProjections):
     """Projections that also know what became of the timers that are no longer pending.
 
@@ -79,7 +85,7 @@ cdef class HistoryProjections(CheckedProjections):
             for i in range(h.timer_count):
                 self.outcomes.add_copy(
                     h.position, load_i64(entry + TIMER_AT_ACCEPT_POS),
-                    load_i32(entry + TIMER_AT_INDEX), h.topic_id,
+                    load_i32(entry + TIMER_AT_INDEX), target_topic(h, entry),
                 )
                 entry += TIMER_ENTRY_SIZE
         return CheckedProjections.apply(self, partition, h, p, live)
@@ -89,7 +95,9 @@ cdef class HistoryProjections(CheckedProjections):
     ) except -1:
         self.cancel_state = OUTCOME_REPLACED
         if h.kind == KIND_ACCEPT:
-            self.outcomes.add(h.position, load_i32(entry + TIMER_AT_INDEX), h.topic_id)
+            self.outcomes.add(
+                h.position, load_i32(entry + TIMER_AT_INDEX), target_topic(h, entry)
+            )
         return CheckedProjections._apply_timer(self, partition, h, p, entry)
 
     cdef int _apply_cancellation(

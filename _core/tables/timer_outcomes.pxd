@@ -19,7 +19,7 @@ cdef enum:
 cdef class TimerOutcomes:
     cdef Buf positions           # i64: position of each frame with timers, ascending
     cdef Buf firsts              # i64: number of the first timer of each such frame
-    cdef Buf topics              # i32: topic id of each such frame
+    cdef Buf topics              # i32: id of the topic that each timer is delivered to
     cdef Buf indexes             # i32: index of each timer
     cdef Buf outcomes            # u8 state and i64 instant of each timer
     cdef readonly Copies copies  # those in carry frames; they have numbers like all others

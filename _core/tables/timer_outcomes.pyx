@@ -42,7 +42,7 @@ cdef class TimerOutcomes:
         if frames == 0 or positions[frames - 1] != accept_pos:
             append(&self.positions, &accept_pos, 8)
             append(&self.firsts, &self.count, 8)
-            append(&self.topics, &topic_id, 4)
+        append(&self.topics, &topic_id, 4)
         append(&self.indexes, &index, 4)
         extend_zero(&self.outcomes, OUTCOME_SIZE)
         self.count += 1
@@ -70,19 +70,17 @@ cdef class TimerOutcomes:
         return 0
 
     cdef void forget_topic(self, int32_t topic_id, int64_t since_ms) noexcept nogil:
-        """Note that the pending timers of a topic were deleted with it. Looks at all frames."""
+        """Note that the pending timers of a topic were deleted with it. Looks at all timers."""
         cdef const int32_t* topics = <const int32_t*>self.topics.data
-        cdef const int64_t* firsts = <const int64_t*>self.firsts.data
-        cdef int64_t frames = self.topics.size // 4, frame, i
+        cdef int64_t i
         cdef uint8_t* outcome
-        for frame in range(frames):
-            if topics[frame] != topic_id:
+        for i in range(self.count):
+            if topics[i] != topic_id:
                 continue
-            for i in range(firsts[frame], firsts[frame + 1] if frame + 1 < frames else self.count):
-                outcome = self.outcomes.data + i * OUTCOME_SIZE
-                if outcome[0] == OUTCOME_PENDING:
-                    outcome[0] = OUTCOME_DELETED
-                    memcpy(outcome + 1, &since_ms, 8)
+            outcome = self.outcomes.data + i * OUTCOME_SIZE
+            if outcome[0] == OUTCOME_PENDING:
+                outcome[0] = OUTCOME_DELETED
+                memcpy(outcome + 1, &since_ms, 8)
 
     def outcome(self, int64_t accept_pos, int32_t index):
         """Look a timer up.

@@ -29,6 +29,7 @@ from tests.support.oracles.history_events import (
 
 # Added by the broker at the end of the headers of every record that came with a request header.
 ACCEPTED_AT, DUE_AT, DUE_ID = "x-accepted-at", "x-due-at", "x-due-id"
+RETRY_ATTEMPT, ORIGIN = "x-retry-attempt", "x-origin"
 
 
 class _Delivery(NamedTuple):
@@ -139,6 +140,8 @@ def _check_content(delivery: _Delivery, reading: Consumed) -> Iterator[Violation
     expected = {ACCEPTED_AT, DUE_AT} if attempt.asks_for_delivery_headers else set()
     if attempt.timer_id is not None:
         expected.add(DUE_ID)
+    if attempt.retry_attempt is not None:
+        expected |= {RETRY_ATTEMPT, ORIGIN}
     wrong = []
     if (place.topic, place.partition) != (attempt.topic, attempt.partition):
         wrong.append(f"sent to {attempt.topic}/{attempt.partition}")
@@ -150,6 +153,8 @@ def _check_content(delivery: _Delivery, reading: Consumed) -> Iterator[Violation
         wrong.append(f"headers {reading.headers}, sent {attempt.headers} to get {expected}")
     elif attempt.timer_id is not None and dict(added)[DUE_ID] != attempt.timer_id:
         wrong.append(f"{DUE_ID} {dict(added)[DUE_ID]!r}, sent {attempt.timer_id!r}")
+    elif attempt.retry_attempt not in (None, _time(dict(added).get(RETRY_ATTEMPT, b""))):
+        wrong.append(f"{RETRY_ATTEMPT} {dict(added)[RETRY_ATTEMPT]!r}, not {attempt.retry_attempt}")
     elif expected and 0 in delivery.rank:
         wrong.append(f"times that are no numbers: {added}")
     if wrong:

@@ -41,10 +41,11 @@ class Attempted:
     deliver_at_ms: int | None = None  # x-deliver-at
     timer_id: bytes | None = None  # x-deliver-id
     cancels: bytes | None = None  # x-deliver-cancel; a cancel is never delivered itself
+    retry_attempt: int | None = None  # x-retry-attempt as it must be delivered, in `topic`
 
     @property
     def asks_for_delivery_headers(self) -> bool:
-        asked = (self.delay_ms, self.deliver_at_ms, self.timer_id)
+        asked = (self.delay_ms, self.deliver_at_ms, self.timer_id, self.retry_attempt)
         return any(wish is not None for wish in asked)
 
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from compat.tables.table import Query, open_plan, tasks
 from tests.support.harness.appliance_process import ApplianceProcess
 from tests.support.oracles.commit_history import Partition
-from tests.support.oracles.history import ACCEPTED_AT, DUE_AT
+from tests.support.oracles.history import ACCEPTED_AT, DUE_AT, ORIGIN
 from tests.support.oracles.history_events import Consumed, Place
 
 US_PER_MS = 1000
@@ -47,7 +47,7 @@ def compare_tables(
         if row["delay_state"] == "delivered"
     )
     came = Counter(
-        (each.place.topic, each.place.partition, each.key, each.value, due[each.place])
+        (sent_to(each), each.place.partition, each.key, each.value, due[each.place])
         for each in consumed
         if each.place in due
     )
@@ -65,6 +65,12 @@ def compare_tables(
         *differences("timers", delivered, came),
         *differences("groups", ends, {key: at for key, at in committed.items() if at[0] >= 0}),
     ]
+
+
+def sent_to(reading: Consumed) -> str:
+    """The topic that a record was produced to."""
+    origin = dict(reading.headers).get(ORIGIN)
+    return reading.place.topic if origin is None else origin.decode().partition("/")[0]
 
 
 def compare_states(appliance: ApplianceProcess) -> list[str]:
@@ -123,7 +129,11 @@ def differences(what: str, found: Mapping[Any, Any], expected: Mapping[Any, Any]
 
 
 def _due_ms(record: Consumed) -> int | None:
-    """Return when a record was due that waited for it; None for one that was delivered at once."""
+    """Return when a record was due that waited for it; None for one that was delivered at once.
+
+    A dead letter waits as well, if only for the moment until it is delivered.
+    """
     stamps = {name: int(value) for name, value in record.headers if name in (ACCEPTED_AT, DUE_AT)}
     due_ms = stamps.get(DUE_AT)
-    return due_ms if due_ms is not None and due_ms > stamps[ACCEPTED_AT] else None
+    is_held = due_ms is not None and due_ms > stamps[ACCEPTED_AT]
+    return due_ms if is_held or ORIGIN in dict(record.headers) else None

@@ -33,7 +33,10 @@ from tests.support.oracles.history_events import (
 # In PLAIN everything is immediate, so the offsets that the clients report are true.
 PLAIN: Final = "plain"
 MIXED: Final = "mixed"
-PARTITION_COUNTS: Final = {PLAIN: 2, MIXED: 4}
+GROUP: Final = b"again"
+RETRY: Final = "again.retry"
+DEAD: Final = "again.dlq"
+PARTITION_COUNTS: Final = {PLAIN: 2, MIXED: 4, RETRY: 4, DEAD: 4}
 
 CLIENT: Final[dict[str, Any]] = {
     "reconnect.backoff.ms": 20,
@@ -78,6 +81,7 @@ _MALFORMED: Final[tuple[Headers, ...]] = (
     (("x-deliver-cancel", b"a"), ("x-deliver-id", b"a")),
 )
 _LEVEL_1_MS: Final = 1_000
+RETRY_MAX: Final = 16
 _ADMIN_SHARE: Final = 0.2
 """Of the cancels of acknowledged timers, those that go through the admin API."""
 
@@ -197,6 +201,8 @@ class Load(threading.Thread):
             self._send(self._attempt(PLAIN))
         elif draw < 0.45:
             self._send(self._attempt(MIXED))
+        elif draw < 0.50:
+            self._send_again()
         elif draw < 0.75:
             self._send_delayed(self._attempt(MIXED))
         elif draw < 0.80:
@@ -217,6 +223,17 @@ class Load(threading.Thread):
                 self._cancels.cancel(timer.timer_id)
             else:
                 self._cancel(timer)
+
+    def _send_again(self) -> None:
+        """Send what a consumer wants again: it comes in another topic."""
+        before = self._random.choice((0, 3, RETRY_MAX))
+        attempt = replace(self._attempt(MIXED), topic=DEAD, retry_attempt=before)
+        wish: Headers = (("x-retry-group", GROUP), ("x-retry-attempt", b"%d" % before))
+        if before < RETRY_MAX:
+            delay_ms = self._random.randint(50, 3_000)
+            wish += (("x-delay", b"%d" % delay_ms),)
+            attempt = replace(attempt, topic=RETRY, delay_ms=delay_ms, retry_attempt=before + 1)
+        self._send(attempt, wish, to=MIXED)
 
     def _send_delayed(self, attempt: Attempted) -> None:
         delay_ms = self._random.randint(50, 3_000)
@@ -253,7 +270,7 @@ class Load(threading.Thread):
             headers=own[: self._random.randrange(len(own) + 1)],
         )
 
-    def _send(self, attempt: Attempted, request: Headers = ()) -> None:
+    def _send(self, attempt: Attempted, request: Headers = (), to: str = "") -> None:
         if attempt.timer_id is not None:
             request += (("x-deliver-id", attempt.timer_id),)
         if attempt.cancels is not None:
@@ -263,7 +280,7 @@ class Load(threading.Thread):
         cut = self._random.randrange(len(attempt.headers) + 1)
         headers = attempt.headers[:cut] + request + attempt.headers[cut:]
         self._producer.produce(
-            attempt.topic,
+            to or attempt.topic,
             attempt.value,
             attempt.key,
             attempt.partition,
