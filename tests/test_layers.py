@@ -89,6 +89,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance": 1,
     "appliance.allowance": 1,
     "appliance.client_log": 1,
+    "appliance.dead_letters": 1,
     "appliance.config": 1,
     "appliance.config.*": 1,
     "appliance.errors": 1,

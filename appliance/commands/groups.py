@@ -253,7 +253,7 @@ def reset_offsets(  # noqa: PLR0917 (these are flags: click passes them by name)
         asked = None if since_ms is None else asked_time(since_ms, by)
         targets = _targets(client, chosen, where, asked)
         if not dry_run:
-            _commit(client, group, targets)
+            commit_offsets(client, group, targets)
     moves = [
         {
             "topic": each.topic,
@@ -326,7 +326,17 @@ def _targets(
     return targets
 
 
-def _commit(client: Any, group: str, targets: Mapping[Any, int]) -> None:
+def commit_offsets(client: Any, group: str, targets: Mapping[Any, int]) -> None:
+    """Set offsets of a group.
+
+    Args:
+        client: a KafkaAdminClient.
+        group: its name.
+        targets: the offset of each TopicPartition.
+
+    Raises:
+        RequestError: the group has members, or the broker refuses.
+    """
     from kafka import OffsetAndMetadata, errors
 
     has_members = (errors.UnknownMemberIdError, errors.RebalanceInProgressError)

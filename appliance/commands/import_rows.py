@@ -23,8 +23,6 @@ from appliance.units import MIB, counted
 
 LINGER_MS: Final = 5
 BATCH_BYTES: Final = MIB // 4
-REQUEST_MAX_BYTES: Final = 32 * MIB
-"""As much as the broker takes unless it is told otherwise."""
 
 NS_PER_S: Final = 1_000_000_000
 USER_ID_SIZE_MAX_BYTES: Final = 255
@@ -191,8 +189,8 @@ def import_rows(  # noqa: PLR0917 (these are flags: click passes them by name)
         bootstrap,
         linger_ms=LINGER_MS,
         batch_size=BATCH_BYTES,
-        max_request_size=REQUEST_MAX_BYTES,
-        value_serializer=_value_serializer(),
+        max_request_size=kafka_client.REQUEST_MAX_BYTES,
+        value_serializer=kafka_client.null_serializer(),
     ) as producer:
         _send_all(producer, _paced(rows, rate), make, known, sent)
     _report(sent, "sent", as_json=json)
@@ -338,20 +336,6 @@ def _asks_nothing(name: str, value: bytes | None) -> bool:
 
 # Sending
 
-NULL: Final = object()
-"""A null value until it is serialized: kafka-python refuses one beside a null key."""
-
-
-def _value_serializer() -> Any:
-    """Return what the producer calls for each value: it makes null of NULL."""
-    from kafka.serializer import Serializer  # type: ignore[import-untyped]
-
-    class Values(Serializer):  # type: ignore[misc]
-        def serialize(self, _topic: str, _headers: object, value: object) -> object:
-            return None if value is NULL else value
-
-    return Values()
-
 
 def _ensure_topics(bootstrap: str, needed: Mapping[str, int], *, creates: bool) -> dict[str, int]:
     """Check that the topics have the partitions that are needed; create topics if asked.
@@ -424,7 +408,7 @@ def _send_all(
             _check_place(row, record, known)
             future = producer.send(
                 record.topic,
-                NULL if record.value is None else record.value,
+                kafka_client.NULL if record.value is None else record.value,
                 record.key,
                 record.headers,
                 record.partition,

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from appliance.commands.arguments import read_address
 from appliance.errors import InvalidTopicError, RequestError, UnknownTopicError, UnreachableError
+from appliance.units import MIB
 
 CONNECT_S: Final = 5.0
 REQUEST_MS: Final = 15_000
@@ -19,12 +20,21 @@ RETRIES_MAX: Final = 8
 """They take some seconds. A broker that refuses a record for longer, because its disk is full, is
 reported with what it says, and not as one that does not answer."""
 
+REQUEST_MAX_BYTES: Final = 32 * MIB
+"""As much as the broker takes unless it is told otherwise."""
+
+NULL: Final = object()
+"""A null value until it is serialized: kafka-python refuses one beside a null key."""
+
 _CLIENT_ID: Final = "latermq-cli"
 
 _HELLO: Final = bytes.fromhex("0000000a 0012 0000 6c61746d ffff")
 """ApiVersions version 0, which every broker answers; its correlation id comes back."""
 
 _CORRELATION_ID: Final = slice(8, 12)
+
+_OFFSET_COMMIT_WITH_RETENTION: Final = 4
+"""The last version of OffsetCommit that says how long an offset is kept."""
 
 
 def admin_client(bootstrap: str) -> AbstractContextManager[Any]:
@@ -74,6 +84,17 @@ def producer(bootstrap: str, **settings: Any) -> AbstractContextManager[Any]:
     )
 
 
+def null_serializer() -> Any:
+    """Return what a producer calls for each value: it makes null of NULL."""
+    from kafka.serializer import Serializer  # type: ignore[import-untyped]
+
+    class Values(Serializer):  # type: ignore[misc]
+        def serialize(self, _topic: str, _headers: object, value: object) -> object:
+            return None if value is NULL else value
+
+    return Values()
+
+
 def consumer(bootstrap: str, **settings: Any) -> AbstractContextManager[Any]:
     """Yield a KafkaConsumer, closed at the end; `translated` lists the errors."""
     return _client(
@@ -85,6 +106,24 @@ def consumer(bootstrap: str, **settings: Any) -> AbstractContextManager[Any]:
         metrics_enabled=False,
         **settings,
     )
+
+
+def keep_offsets(client: Any, retention_ms: int) -> None:
+    """Let the offsets that a client sets be kept for this long, whatever the broker's setting is.
+
+    Args:
+        client: a KafkaAdminClient, which has no option for it.
+        retention_ms: how long after it was set an offset of a group without members expires.
+    """
+    make = client._alter_group_offsets_request
+
+    def make_kept(group: str, offsets: object) -> Any:
+        request = make(group, offsets)
+        request.retention_time_ms = retention_ms
+        request._max_version = _OFFSET_COMMIT_WITH_RETENTION
+        return request
+
+    client._alter_group_offsets_request = make_kept
 
 
 @contextmanager

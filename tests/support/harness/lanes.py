@@ -12,7 +12,7 @@ SLOW_DIRECTORY: Final = "system/"
 """Real processes, clients, disks, `kill -9` and fuzzing: all of it is slow."""
 
 SLOW_FILES: Final[Mapping[str, float]] = {
-    "commands": 26,
+    "commands": 40,
     "disks": 86,
     "programs": 70,
     "spark": 130,
@@ -255,6 +255,7 @@ GROUPS: Final[Mapping[str, str]] = {
     "system/spark/": "spark",
     # They share one broker.
     "system/service/test_commands.py": "commands",
+    "system/service/test_dlq.py": "commands",
     "system/service/test_send.py": "commands",
     "system/service/test_refused_start.py": "commands",
     "system/service/test_terminals.py": "commands",

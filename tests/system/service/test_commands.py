@@ -457,7 +457,10 @@ def test_tables_are_coloured_on_a_terminal_alone(latermq: CommandLine, topic: st
 
 @pytest.mark.parametrize(
     "command",
-    ["send t x", "tail t", "topics list", "groups list", "status", "timers show t x"],
+    [
+        *("send t x", "tail t", "topics list", "groups list", "status", "timers show t x"),
+        *("dlq list g", "dlq replay g --all"),
+    ],
 )
 def test_where_no_broker_answers_it_says_at_once_what_to_do(
     monkeypatch: pytest.MonkeyPatch, command: str
@@ -505,7 +508,7 @@ def answer_once(server: socket.socket, answer: bytes) -> None:
 
 
 def test_help_teaches_with_examples(latermq: CommandLine) -> None:
-    for command in ("send", "tail", "topics", "groups", "status", "timers"):
+    for command in ("send", "tail", "topics", "groups", "status", "timers", "dlq"):
         outcome = latermq.ok(f"{command} --help")
         assert f"  latermq {command}" in outcome.stdout, outcome.stdout
         assert "Examples:" in outcome.stdout
