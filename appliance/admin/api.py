@@ -6,16 +6,27 @@ sent in pieces as the client reads them.
 Layer 5.
 """
 
-import json
-import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import UnionType
-from typing import Any, Final, TypeVar
-from urllib.parse import unquote_to_bytes
+from typing import Any, Final
 
 from aiohttp import web
 
+from appliance.admin.answers import (
+    FIND_STATUS,
+    Handler,
+    answer_with,
+    encode,
+    error_answer,
+    fields_of,
+    json_fields,
+    not_ready,
+    raw_parts,
+    text_of,
+    unquote,
+    with_body,
+)
 from appliance.admin.connections import AdminConnection, send_parts
 from appliance.admin.finding import parse_query
 from appliance.admin.openapi import DESCRIPTION
@@ -48,21 +59,12 @@ _SNAPSHOT_STATUS: Final = {
 }
 """HTTP status by the reason of a SnapshotError."""
 
-_FIND_STATUS: Final = {"request": 400, "position": 400, "unknown": 404, "gone": 404}
-"""HTTP status by the reason of a FindError."""
-
-_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-_BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
-
 _LISTS: Final[Mapping[type, tuple[str, ...]]] = {
     TopicStatus: ("partitions",),
     GroupStatus: ("members", "offsets"),
     MemberStatus: ("assignment",),
 }
 """The last fields of a type if they are lists that may be long."""
-
-_Body = TypeVar("_Body")
 
 _CLEANUP_TYPES: Final[dict[str, type | UnionType]] = {
     "topic": str | None,
@@ -96,10 +98,10 @@ class Api:
             web.get("/metrics/topics", self._when_ready(self._get_topic_metrics)),
             web.get("/api/v1/openapi.json", self._get_description),
             web.get("/api/v1/replication", self._get_replication),
-            web.post("/api/v1/promote", _with_body(_force_wanted, self._promote)),
+            web.post("/api/v1/promote", with_body(_force_wanted, self._promote)),
             web.post("/api/v1/handover", self._hand_over),
             web.post("/api/v1/alone", self._go_alone),
-            web.post("/api/v1/solo", _with_body(_is_slave_off, self._go_solo)),
+            web.post("/api/v1/solo", with_body(_is_slave_off, self._go_solo)),
             web.get("/api/v1/status", self._when_ready(self._get_status)),
             web.get("/api/v1/topics", self._when_ready(self._get_topics)),
             web.get("/api/v1/topics/{topic:[^/]*}", self._when_ready(self._get_topic)),
@@ -109,7 +111,7 @@ class Api:
             web.get("/api/v1/timers/counts", self._when_ready(self._count_timers)),
             web.post(
                 "/api/v1/timers/purge",
-                self._when_ready(_with_body(_purge_wanted, self._purge_timers)),
+                self._when_ready(with_body(_purge_wanted, self._purge_timers)),
             ),
             web.get(timer, self._when_ready(self._get_timer)),
             web.delete(timer, self._when_ready(self._cancel_timer)),
@@ -117,22 +119,22 @@ class Api:
             web.get("/api/v1/clock", self._when_ready(self._get_clock)),
             web.post(
                 "/api/v1/clock/advance",
-                self._when_ready(_with_body(_advance_wanted, self._advance_clock)),
+                self._when_ready(with_body(_advance_wanted, self._advance_clock)),
             ),
             web.post(
-                "/api/v1/cleanup", self._when_ready(_with_body(_cleanup_request, self._clean_up))
+                "/api/v1/cleanup", self._when_ready(with_body(_cleanup_request, self._clean_up))
             ),
             web.get("/api/v1/find", self._when_ready(self._find)),
             web.get("/api/v1/snapshots", self._when_ready(self._get_snapshots)),
             web.post(
                 "/api/v1/snapshots",
-                self._when_ready(_with_body(_snapshot_name, self._create_snapshot)),
+                self._when_ready(with_body(_snapshot_name, self._create_snapshot)),
             ),
             web.get(snapshot, self._when_ready(self._get_snapshot)),
             web.delete(snapshot, self._when_ready(self._delete_snapshot)),
         ]
 
-    def _when_ready(self, handler: _Handler) -> _Handler:
+    def _when_ready(self, handler: Handler) -> Handler:
         async def answer(request: web.Request) -> web.StreamResponse:
             return await handler(request) if self._status.ready else not_ready(self._status)
 
@@ -142,34 +144,34 @@ class Api:
         return web.json_response(DESCRIPTION)
 
     async def _get_replication(self, _request: web.Request) -> web.Response:
-        return _answer(self._status.replication())
+        return answer_with(self._status.replication())
 
     async def _promote(self, is_forced: bool) -> web.Response:
         try:
-            return _answer(await self._status.promote(is_forced=is_forced))
+            return answer_with(await self._status.promote(is_forced=is_forced))
         except RoleError as error:
             return error_answer(409, error.message)
 
     async def _hand_over(self, _request: web.Request) -> web.Response:
         try:
-            return _answer(await self._status.hand_over())
+            return answer_with(await self._status.hand_over())
         except RoleError as error:
             return error_answer(409, error.message)
 
     async def _go_alone(self, _request: web.Request) -> web.Response:
         try:
-            return _answer(self._status.go_alone())
+            return answer_with(self._status.go_alone())
         except RoleError as error:
             return error_answer(409, error.message)
 
     async def _go_solo(self, is_slave_off: bool) -> web.Response:
         try:
-            return _answer(self._status.go_solo(is_slave_off=is_slave_off))
+            return answer_with(self._status.go_solo(is_slave_off=is_slave_off))
         except RoleError as error:
             return error_answer(409, error.message)
 
     async def _get_status(self, _request: web.Request) -> web.Response:
-        return _answer(self._status.status())
+        return answer_with(self._status.status())
 
     async def _get_topics(self, request: web.Request) -> web.StreamResponse:
         return await self._send(request, _object({}, {"topics": self._status.topics()}))
@@ -190,7 +192,7 @@ class Api:
         )
 
     async def _get_topic(self, request: web.Request) -> web.StreamResponse:
-        name = _text(_raw_parts(request)[4])
+        name = text_of(raw_parts(request)[4])
         topic = self._status.topic(name)
         if topic is None:
             return error_answer(404, f"there is no topic {name!r}")
@@ -200,7 +202,7 @@ class Api:
         return await self._send(request, _object({}, {"groups": self._status.groups()}))
 
     async def _get_group(self, request: web.Request) -> web.StreamResponse:
-        name = _text(_raw_parts(request)[4])
+        name = text_of(raw_parts(request)[4])
         group = self._status.group(name)
         if group is None:
             return error_answer(404, f"there is no group {name!r}")
@@ -215,7 +217,7 @@ class Api:
         timer = await self._status.timer_state(topic, user_id)
         if timer is None:
             return error_answer(404, f"there is no topic {topic!r}")
-        return _answer(timer)
+        return answer_with(timer)
 
     async def _cancel_timer(self, request: web.Request) -> web.Response:
         topic, user_id = _timer_of(request)
@@ -233,31 +235,31 @@ class Api:
         topic, user_id = _timer_of(request)
         if user_id is None:
             return _bad_id(request)
-        return await _with_body(_due_wanted, partial(self._move_timer, topic, user_id))(request)
+        return await with_body(_due_wanted, partial(self._move_timer, topic, user_id))(request)
 
     async def _move_timer(self, topic: str, user_id: bytes, due_at: int | None) -> web.Response:
         try:
             timer, is_moved = await self._status.move_timer(topic, user_id, due_at)
         except FindError as error:
-            return error_answer(_FIND_STATUS[error.reason], error.message)
+            return error_answer(FIND_STATUS[error.reason], error.message)
         except RequestError as error:
             return error_answer(507, error.message)
         if is_moved:
-            return _answer(timer)
+            return answer_with(timer)
         return _refused(timer, f"too late to reschedule: the timer was {timer.state}")
 
     async def _list_timers(self, request: web.Request) -> web.Response:
         try:
             found = await self._status.list_timers(parse_list(request.rel_url.raw_query_string))
         except FindError as error:
-            return error_answer(_FIND_STATUS[error.reason], error.message)
+            return error_answer(FIND_STATUS[error.reason], error.message)
         return web.json_response(text=found)
 
     async def _purge_timers(self, wanted: TimerSelection) -> web.Response:
         try:
-            return _answer(await self._status.purge_timers(wanted))
+            return answer_with(await self._status.purge_timers(wanted))
         except FindError as error:
-            return error_answer(_FIND_STATUS[error.reason], error.message)
+            return error_answer(FIND_STATUS[error.reason], error.message)
         except RequestError as error:
             return error_answer(507, error.message)
 
@@ -265,8 +267,8 @@ class Api:
         try:
             found = await self._status.count_timers(parse_count(request.rel_url.raw_query_string))
         except FindError as error:
-            return error_answer(_FIND_STATUS[error.reason], error.message)
-        return _answer(found)
+            return error_answer(FIND_STATUS[error.reason], error.message)
+        return answer_with(found)
 
     # Records
 
@@ -274,17 +276,17 @@ class Api:
         try:
             found = await self._status.find(parse_query(request.rel_url.raw_query_string))
         except FindError as error:
-            return error_answer(_FIND_STATUS[error.reason], error.message)
+            return error_answer(FIND_STATUS[error.reason], error.message)
         return web.json_response(text=found)
 
     # Clock
 
     async def _get_clock(self, _request: web.Request) -> web.Response:
-        return _answer(self._status.clock())
+        return answer_with(self._status.clock())
 
     async def _advance_clock(self, by_ms: int) -> web.Response:
         try:
-            return _answer(await self._status.advance_clock(by_ms))
+            return answer_with(await self._status.advance_clock(by_ms))
         except ClockError as error:
             return error_answer(409, error.message)
 
@@ -297,60 +299,31 @@ class Api:
             return error_answer(507, error.message)
         if done is None:
             return error_answer(404, f"there is no topic {wanted.topic!r}")
-        return _answer(done)
+        return answer_with(done)
 
     # Snapshots
 
     async def _get_snapshots(self, _request: web.Request) -> web.Response:
-        return _answer({"snapshots": await self._status.snapshots()})
+        return answer_with({"snapshots": await self._status.snapshots()})
 
     async def _get_snapshot(self, request: web.Request) -> web.Response:
-        name = _text(_raw_parts(request)[4])
+        name = text_of(raw_parts(request)[4])
         for each in await self._status.snapshots():
             if each.name == name:
-                return _answer(each)
+                return answer_with(each)
         return error_answer(404, f"there is no snapshot {name!r}")
 
     async def _create_snapshot(self, name: str | None) -> web.Response:
         try:
-            return _answer(await self._status.create_snapshot(name), status=201)
+            return answer_with(await self._status.create_snapshot(name), status=201)
         except SnapshotError as error:
             return error_answer(_SNAPSHOT_STATUS[error.reason], error.message)
 
     async def _delete_snapshot(self, request: web.Request) -> web.Response:
         try:
-            return _answer(await self._status.delete_snapshot(_text(_raw_parts(request)[4])))
+            return answer_with(await self._status.delete_snapshot(text_of(raw_parts(request)[4])))
         except SnapshotError as error:
             return error_answer(_SNAPSHOT_STATUS[error.reason], error.message)
-
-
-def _with_body(
-    parse: Callable[[bytes], _Body], handler: Callable[[_Body], Awaitable[web.Response]]
-) -> _Handler:
-    """Return a handler of requests with a JSON body; `parse` raises ValueError for a wrong one."""
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        # A web page of another origin cannot send this type without a preflight.
-        if request.content_type != "application/json":
-            return error_answer(415, "send JSON, with Content-Type: application/json")
-        try:
-            body = parse(await request.read())
-        except ValueError as error:
-            return error_answer(400, str(error))
-        return await handler(body)
-
-    return answer
-
-
-def _json_fields(body: bytes, known: Iterable[str]) -> dict[str, Any]:
-    """Return the fields of a JSON object; raise ValueError for anything else."""
-    try:
-        fields = json.loads(body or b"{}")
-    except ValueError:
-        fields = None
-    if not isinstance(fields, dict) or not fields.keys() <= set(known):
-        raise ValueError(f"the body is not a JSON object with some of: {', '.join(known)}")
-    return fields
 
 
 def _cleanup_request(body: bytes) -> CleanupRequest:
@@ -359,7 +332,7 @@ def _cleanup_request(body: bytes) -> CleanupRequest:
     Raises:
         ValueError: it is something else.
     """
-    fields = _json_fields(body, _CLEANUP_TYPES)
+    fields = json_fields(body, _CLEANUP_TYPES)
     for name, value in fields.items():
         is_wrong_bool = isinstance(value, bool) and name == "before_at"
         if is_wrong_bool or not isinstance(value, _CLEANUP_TYPES[name]):
@@ -380,7 +353,7 @@ def _snapshot_name(body: bytes) -> str | None:
     Raises:
         ValueError: it is something else.
     """
-    fields = _json_fields(body, ("name",))
+    fields = json_fields(body, ("name",))
     name = fields.get("name")
     if name is not None and not isinstance(name, str):
         raise ValueError("the name is not a string")
@@ -393,7 +366,7 @@ def _purge_wanted(body: bytes) -> TimerSelection:
     Raises:
         ValueError: it is something else.
     """
-    fields = _json_fields(body, _PURGE_TYPES)
+    fields = json_fields(body, _PURGE_TYPES)
     for name, value in fields.items():
         if isinstance(value, bool) or not isinstance(value, _PURGE_TYPES[name]):
             raise ValueError(f"{name} has a wrong type")
@@ -412,7 +385,7 @@ def _due_wanted(body: bytes) -> int | None:
     Raises:
         ValueError: the body says something else.
     """
-    fields = _json_fields(body, ("due_at",))
+    fields = json_fields(body, ("due_at",))
     due_at = fields.get("due_at", "")
     if due_at is None:
         return None
@@ -427,7 +400,7 @@ def _advance_wanted(body: bytes) -> int:
     Raises:
         ValueError: the body says something else.
     """
-    by_ms = _json_fields(body, ("by_ms",)).get("by_ms")
+    by_ms = json_fields(body, ("by_ms",)).get("by_ms")
     if not isinstance(by_ms, int) or isinstance(by_ms, bool) or not 0 <= by_ms <= ADVANCE_MAX_MS:
         raise ValueError(f"by_ms is not a whole number from 0 to {ADVANCE_MAX_MS}")
     return by_ms
@@ -453,7 +426,7 @@ def _is_slave_off(body: bytes) -> bool:
 
 def _flag(body: bytes, name: str) -> bool:
     """Return the one field that a body may have."""
-    is_set = _json_fields(body, (name,)).get(name, False)
+    is_set = json_fields(body, (name,)).get(name, False)
     if not isinstance(is_set, bool):
         raise ValueError(f"{name} is not a boolean")
     return is_set
@@ -461,7 +434,7 @@ def _flag(body: bytes, name: str) -> bool:
 
 def _cancelled(timer: TimerState) -> web.Response:
     if timer.state == "cancelled":
-        return _answer(timer)
+        return answer_with(timer)
     return _refused(timer, "too late to cancel: the timer was delivered")
 
 
@@ -470,31 +443,7 @@ def _refused(timer: TimerState, sentence: str) -> web.Response:
     status = 409
     if timer.state == "unknown":
         sentence, status = "this topic has no timer with this id", 404
-    return web.json_response({"error": sentence, **_fields(timer)}, status=status)
-
-
-def not_ready(status: StatusSource) -> web.Response:
-    """Answer that the broker is starting, with its progress, or stopping."""
-    return web.json_response({"ready": False, **_fields(status.progress())}, status=503)
-
-
-def error_answer(status: int, sentence: str) -> web.Response:
-    """Return an error response.
-
-    Args:
-        status: the HTTP status, 400 or above.
-        sentence: the error message.
-    """
-    return web.json_response({"error": sentence}, status=status)
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass with slots; `asdict` would copy nested values first."""
-    return {name: getattr(value, name) for name in value.__slots__}
-
-
-def _encode(value: object) -> str:
-    return json.dumps(value, default=_fields)
+    return web.json_response({"error": sentence, **fields_of(timer)}, status=status)
 
 
 def _parts(value: object) -> Iterator[tuple[str, int]]:
@@ -502,9 +451,9 @@ def _parts(value: object) -> Iterator[tuple[str, int]]:
     names = _LISTS.get(type(value))
     if names is None:
         partitions = value.partition_count if isinstance(value, TopicSummary) else 0
-        yield _encode(value), 1 + partitions
+        yield encode(value), 1 + partitions
         return
-    fields = _fields(value)
+    fields = fields_of(value)
     lists = {name: fields.pop(name) for name in names}
     yield from _object(fields, lists)
 
@@ -513,7 +462,7 @@ def _object(
     fields: Mapping[str, Any], lists: Mapping[str, Iterable[object] | None]
 ) -> Iterator[tuple[str, int]]:
     """Yield the parts of an object: its short fields, then its lists."""
-    begin = _encode(fields)[:-1]
+    begin = encode(fields)[:-1]
     for name, items in lists.items():
         comma = "" if begin == "{" else ", "
         yield f'{begin}{comma}"{name}": ', 1
@@ -538,37 +487,18 @@ def _list(items: Iterable[object]) -> Iterator[tuple[str, int]]:
     yield "[]" if separator == "[" else "]", 0
 
 
-def _answer(value: object, *, status: int = 200) -> web.Response:
-    return web.json_response(value, dumps=_encode, status=status)
-
-
-def _raw_parts(request: web.Request) -> list[str]:
-    # The router decodes its own values as UTF-8, which timer ids need not be.
-    return request.rel_url.raw_path.split("/")
-
-
 def _timer_of(request: web.Request) -> tuple[str, bytes | None]:
     """Return the topic and the timer id in a path; None for an invalid id."""
-    parts = _raw_parts(request)
-    user_id = _unquote(parts[6])
+    parts = raw_parts(request)
+    user_id = unquote(parts[6])
     if user_id is not None and not 1 <= len(user_id) <= USER_ID_SIZE_MAX_BYTES:
         user_id = None
-    return _text(parts[4]), user_id
+    return text_of(parts[4]), user_id
 
 
 def _bad_id(request: web.Request) -> web.Response:
-    user_id = _unquote(_raw_parts(request)[6])
+    user_id = unquote(raw_parts(request)[6])
     size = "a broken percent-escape" if user_id is None else f"{len(user_id)} bytes"
     return error_answer(
         400, f"the id has {size}; percent-encode 1 to {USER_ID_SIZE_MAX_BYTES} bytes"
     )
-
-
-def _text(escaped: str) -> str:
-    """Decode a name; one that is not UTF-8 becomes a name that nothing has."""
-    return (_unquote(escaped) or b"").decode(errors="replace")
-
-
-def _unquote(text: str) -> bytes | None:
-    """Decode percent-escapes to bytes; None if one is broken."""
-    return None if _BAD_ESCAPE.search(text) else unquote_to_bytes(text)

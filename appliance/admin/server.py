@@ -18,7 +18,8 @@ from typing import Final
 
 from aiohttp import web
 
-from appliance.admin.api import Api, error_answer, not_ready
+from appliance.admin.answers import error_answer, not_ready
+from appliance.admin.api import Api
 from appliance.admin.connections import (
     HEADER_COUNT_MAX,
     IDLE_S,
