@@ -24,6 +24,7 @@ from appliance import broker_metrics
 from appliance.client_log import ClientLog
 from appliance.client_paths import make_fetch_path, make_produce_path
 from appliance.config.config import Config
+from appliance.dead_replay import DeadReplay
 from appliance.early_expiry import EarlyExpiry
 from appliance.errors import CorruptionError, ProducerQuotaError, StorageError
 from appliance.facade import Facade
@@ -191,6 +192,7 @@ class Broker:
         )
         self.timers = PendingTimers(store, self._deliver, self.clock)
         self.timer_moves = TimerMoves(self._produce, self.timers, config, self.clock)
+        self.dead_replay = DeadReplay(self._produce, self.topics, self.groups, self.clock)
         self._scheduler = Scheduler(
             store.state.projections.due, self._deliver, chunk_records=config.delivery_chunk_records
         )

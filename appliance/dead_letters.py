@@ -7,7 +7,13 @@ Anybody may produce into that topic as well, so any of the headers may be missin
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+
+from appliance.units import MS_PER_DAY
+
+REMEMBERED_MS: Final = 3_650 * MS_PER_DAY
+"""How long it is known up to where records were replayed: longer than dead letters lie there."""
 
 Header = tuple[bytes, bytes | None]
 """Its name and its value."""
@@ -39,6 +45,58 @@ class Place(NamedTuple):
     def __str__(self) -> str:
         """Return the place as people write it."""
         return f"{self.partition}:{self.offset}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadListRequest:
+    """Which dead records are listed.
+
+    Attributes:
+        group: whose they are.
+        partition: one partition; None for all.
+        after: only records after this place; None for the first ones.
+        limit: records at most.
+    """
+
+    group: str
+    partition: int | None = None
+    after: Place | None = None
+    limit: int = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayRequest:
+    """Which dead records a group gets again.
+
+    Attributes:
+        group: whose they are.
+        places: of the records; empty for all that were not replayed by such a request before.
+        partition: of all, those of one partition; None for all.
+    """
+
+    group: str
+    places: tuple[Place, ...] = ()
+    partition: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedRecords:
+    """What a replay did.
+
+    Attributes:
+        replayed: how many records the group gets again.
+        left: offsets that the next request goes on with.
+    """
+
+    replayed: int
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRecords:
+    """How many dead records were deleted."""
+
+    deleted: int
 
 
 def can_have_dead_letters(group: str) -> bool:

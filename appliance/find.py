@@ -184,6 +184,31 @@ class Finder:
             )
         return answer
 
+    def records_at(self, pos: int, start: int, stop: int) -> list[Item] | None:
+        """Return the visible records of the frame at a position, of a range of offsets.
+
+        Args:
+            pos: log position of a frame.
+            start, stop: of the offsets; those below `start` and from `stop` on are left out.
+
+        Returns:
+            Their items, as `Frame.records` returns them; one with `problem` if the batch cannot be
+            unpacked. None if there is no whole frame at that position, or no longer.
+
+        Raises:
+            StorageError: the log cannot be read.
+        """
+        data = self._part.frame_at(pos)
+        if data is None:
+            return None
+        frame = Frame(pos, memoryview(data))
+        count, base = frame.header["record_count"], frame.header["base_offset"]
+        wanted = None
+        if count == frame.header["last_delta"] + 1:
+            wanted = range(max(0, start - base), min(count, stop - base))
+        found = frame.records(self._decompress, self._unpacked_max, wanted)
+        return [item for item in found if start <= item.get("offset", start) < stop]
+
     def _ids_of(self, name: str | None) -> frozenset[int]:
         if name is None:
             return frozenset(self._topics)

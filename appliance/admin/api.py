@@ -28,6 +28,7 @@ from appliance.admin.answers import (
     with_body,
 )
 from appliance.admin.connections import AdminConnection, send_parts
+from appliance.admin.dlq_api import DlqApi
 from appliance.admin.finding import parse_query
 from appliance.admin.openapi import DESCRIPTION
 from appliance.admin.status import CleanupRequest, StatusSource
@@ -132,6 +133,7 @@ class Api:
             ),
             web.get(snapshot, self._when_ready(self._get_snapshot)),
             web.delete(snapshot, self._when_ready(self._delete_snapshot)),
+            *DlqApi(self._status, self._when_ready).routes(),
         ]
 
     def _when_ready(self, handler: Handler) -> Handler:

@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from _core.queue.partition import Topic
 from appliance import topic_metrics
 from appliance.admin import finding
+from appliance.admin.dlq import Commits, DeadLetters
 from appliance.admin.status import (
     BrokerStatus,
     CleanupRequest,
@@ -26,6 +27,13 @@ from appliance.admin.status import (
 from appliance.admin.timer_listing import TimerListing
 from appliance.broker import Broker
 from appliance.config.config import Address
+from appliance.dead_letters import (
+    DeadListRequest,
+    DeletedRecords,
+    Place,
+    ReplayedRecords,
+    ReplayRequest,
+)
 from appliance.errors import ClockError, FindError, NotReadyError
 from appliance.find import FindRequest
 from appliance.metrics import render
@@ -64,6 +72,10 @@ class Frontend(Protocol):
 
     pump: Pump
     bound: Address
+
+    @property
+    def groups(self) -> Commits:
+        """The coordinator of consumer groups."""
 
     @property
     def advertised(self) -> Address:
@@ -144,6 +156,7 @@ class LiveStatus:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._listing = TimerListing(broker)
+        self._dead = DeadLetters(broker)
         self._frontend: Frontend | None = None
         self._groups: Groups
         self._pair: Pair | None = None
@@ -418,6 +431,21 @@ class LiveStatus:
 
     async def find(self, request: FindRequest) -> str:
         return await finding.find(self._broker, self._serving.pump, request)
+
+    # Dead letters
+
+    async def list_dead(self, request: DeadListRequest) -> str:
+        return await self._dead.list_dead(self._serving.pump, request)
+
+    async def show_dead(self, group: str, place: Place) -> str:
+        return await self._dead.show(self._serving.pump, group, place)
+
+    async def replay_dead(self, request: ReplayRequest) -> ReplayedRecords:
+        serving = self._serving
+        return await self._dead.replay(serving.pump, serving.groups, request)
+
+    async def purge_dead(self, group: str, before: Place | None) -> DeletedRecords:
+        return await self._dead.purge(self._serving.pump, group, before)
 
     # Clock
 

@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from appliance.admin.openapi_dlq import DLQ_PATHS, DLQ_SCHEMAS
 from appliance.admin.openapi_pair import PAIR_PATHS, PAIR_SCHEMA
 from appliance.admin.openapi_parts import (
     ADDRESS as _ADDRESS,
@@ -263,6 +264,7 @@ _SCHEMAS: Final[dict[str, Any]] = {
         "description": "a record, a timer, or what was done to one; docs/ADMIN.md has the fields",
     },
     **TIMER_SCHEMAS,
+    **DLQ_SCHEMAS,
 }
 
 _ADVANCE_PATH: Final[dict[str, Any]] = {
@@ -463,6 +465,7 @@ _PATHS: Final[dict[str, Any]] = {
         _TOPIC_NAME,
     ),
     **TIMER_PATHS,
+    **DLQ_PATHS,
     "/api/v1/clock": _get(
         "getClock",
         "the clock by which records are due",

@@ -7,6 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from appliance.dead_letters import (
+    DeadListRequest,
+    DeletedRecords,
+    Place,
+    ReplayedRecords,
+    ReplayRequest,
+)
 from appliance.find import FindRequest
 from appliance.model import (
     CleanupStatus,
@@ -414,6 +421,40 @@ class StatusSource(Protocol):
 
         Raises:
             FindError: the request is wrong, or what it names does not exist.
+        """
+
+    async def list_dead(self, request: DeadListRequest) -> str:
+        """Return dead records of a group in order of partition and offset, as JSON.
+
+        Raises:
+            FindError: what the request names does not exist.
+        """
+
+    async def show_dead(self, group: str, place: Place) -> str:
+        """Return all of a dead record, as JSON.
+
+        Raises:
+            FindError: there is no such record, or it cannot be read.
+        """
+
+    async def replay_dead(self, request: ReplayRequest) -> ReplayedRecords:
+        """Give dead records back to their group, and return once that is durable.
+
+        Raises:
+            FindError: what the request names does not exist, or cannot be read.
+            RequestError: a record is refused, or all are; a DiskFullError if the disk is full.
+        """
+
+    async def purge_dead(self, group: str, before: Place | None) -> DeletedRecords:
+        """Delete dead records of a group, and return once that is durable.
+
+        Args:
+            group: any text.
+            before: only those of its partition with lower offsets; None for all.
+
+        Raises:
+            FindError: what is named does not exist.
+            RequestError: the disk is full.
         """
 
     def clock(self) -> ClockStatus:

@@ -18,12 +18,10 @@ from appliance.commands.arguments import (
 from appliance.commands.dlq_client import DeadLetters, headers_of, place_of
 from appliance.commands.output import (
     complain,
-    json_line,
     octets_in_json,
     print_fields,
     print_json,
     print_line,
-    print_lines,
     print_table,
     printable,
 )
@@ -38,6 +36,8 @@ ROWS_TOGETHER: Final = 1_000
 
 CELL_CHARS: Final = 60
 """What a table shows of a key, an origin or a reason; `show` shows all of it."""
+
+HEAD: Final = ("PLACE", "CAME", "KEY", "ATTEMPTS", "ORIGIN", "REASON")
 
 EXAMPLES: Final = """\
 Examples:
@@ -89,21 +89,24 @@ def list_dead(  # noqa: PLR0917 (these are flags: click passes them by name)
             return
         if begin is not None:
             letters.chosen(begin.partition)
-        rows: list[dict[str, Any]] = []
+        rows: list[tuple[object, ...]] = []
         count = 0
         last: Place | None = None
         for record in _records(letters, partition, begin):
             if count == limit:
                 break
-            rows.append(_item(record))
             count, last = count + 1, place_of(record)
+            if json:
+                print_json(_json(_item(record)))
+            else:
+                rows.append(_row(_item(record)))
             if len(rows) == ROWS_TOGETHER:
-                _print_rows(rows, as_json=json)
+                print_table(HEAD, rows, empty="")
                 rows.clear()
         else:
             last = None
     if rows:
-        _print_rows(rows, as_json=json)
+        print_table(HEAD, rows, empty="")
     if not count:
         complain(f"there is no record in {printable(letters.topic)}" + _where(partition, begin))
     if last is not None:
@@ -133,23 +136,15 @@ def _item(record: Any) -> dict[str, Any]:
     return dead_item(place_of(record), record.timestamp, record.key, headers_of(record))
 
 
-def _print_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
-    if as_json:
-        print_lines(json_line(_json(row)) for row in rows)
-        return
-    head = ("PLACE", "CAME", "KEY", "ATTEMPTS", "ORIGIN", "REASON")
-    cells = [
-        (
-            row["place"],
-            format_instant(row["came_at"]),
-            _cell(row["key"]),
-            row["attempts"],
-            _cell(row["origin"]),
-            _cell(row["reason"]),
-        )
-        for row in rows
-    ]
-    print_table(head, cells, empty="")
+def _row(item: dict[str, Any]) -> tuple[object, ...]:
+    return (
+        item["place"],
+        format_instant(item["came_at"]),
+        _cell(item["key"]),
+        item["attempts"],
+        _cell(item["origin"]),
+        _cell(item["reason"]),
+    )
 
 
 def _cell(value: bytes | None) -> str | None:

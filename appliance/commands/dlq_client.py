@@ -13,6 +13,7 @@ from appliance.commands.groups import commit_offsets
 from appliance.commands.output import printable
 from appliance.commands.send import outcome_of
 from appliance.dead_letters import (
+    REMEMBERED_MS,
     Header,
     Place,
     can_have_dead_letters,
@@ -22,7 +23,6 @@ from appliance.dead_letters import (
     retry_topic,
 )
 from appliance.errors import InvalidTopicError, RequestError, UnknownTopicError
-from appliance.units import MS_PER_DAY
 
 READ_TOGETHER: Final = 500
 """Records that are read, sent or committed together."""
@@ -31,9 +31,6 @@ POLL_MS: Final = 500
 
 SILENT_POLLS: Final = 4
 """Polls without any of the records known to exist, after which to check that the broker answers."""
-
-REMEMBERED_MS: Final = 3_650 * MS_PER_DAY
-"""How long it is known up to where records were replayed: longer than dead letters lie there."""
 
 ERROR_TOPIC_EXISTS: Final = 36
 
@@ -265,7 +262,10 @@ class Replay:
 
         headers = replayed_headers(headers_of(record))
         if any(value is None for _, value in headers):
-            raise RequestError("it has a header that is null, which the client cannot send")
+            raise RequestError(
+                "it has a header that is null, which the client cannot send: replay it through "
+                "the admin API (docs/ADMIN.md), which can"
+            )
         try:
             return self._producer.send(
                 self._topic,

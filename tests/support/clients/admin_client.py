@@ -23,8 +23,16 @@ from appliance.admin.status import (
     StatusSource,
 )
 from appliance.config.config import Address
+from appliance.dead_letters import (
+    DeadListRequest,
+    DeletedRecords,
+    Place,
+    ReplayedRecords,
+    ReplayRequest,
+    dead_item,
+)
 from appliance.errors import FindError, NotReadyError, SnapshotError
-from appliance.find import FindRequest
+from appliance.find import FindRequest, for_json
 from appliance.model import (
     CleanupStatus,
     DiskStatus,
@@ -117,6 +125,7 @@ class Status:
         known_snapshots: by name.
         cleanups: those that requests asked for.
         finds: what requests looked for; `found` is the answer to each.
+        replays: those that requests asked for.
     """
 
     ready: bool = True
@@ -129,6 +138,7 @@ class Status:
     known_snapshots: dict[str, SnapshotStatus] = field(default_factory=dict)
     cleanups: list[CleanupRequest] = field(default_factory=list)
     finds: list[FindRequest] = field(default_factory=list)
+    replays: list[ReplayRequest] = field(default_factory=list)
     found: dict[str, Any] = field(
         default_factory=lambda: {"found": [], "next": None, "scanned_bytes": 0, "unreadable": []}
     )
@@ -206,6 +216,35 @@ class Status:
         self.finds.append(request)
         self._check_topic(request.topic)
         return json.dumps(self.found)
+
+    async def list_dead(self, request: DeadListRequest) -> str:
+        self._check_dead(request.group)
+        found = self._dead_item(Place(request.partition or 0, 3))
+        return json.dumps({"records": [found], "next": found["place"]})
+
+    async def show_dead(self, group: str, place: Place) -> str:
+        self._check_dead(group)
+        headers = [["x-origin", None], ["trace", {"base64": "/w=="}]]
+        return json.dumps(self._dead_item(place) | {"headers": headers, "value": None})
+
+    async def replay_dead(self, request: ReplayRequest) -> ReplayedRecords:
+        self._check_dead(request.group)
+        self.replays.append(request)
+        return ReplayedRecords(len(request.places), 0)
+
+    async def purge_dead(self, group: str, before: Place | None) -> DeletedRecords:
+        self._check_dead(group)
+        return DeletedRecords(5 if before is None else before.offset)
+
+    def _check_dead(self, group: str) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if group not in self.known_groups:
+            raise FindError("unknown", f"no record of {group!r} has died")
+
+    def _dead_item(self, place: Place) -> dict[str, Any]:
+        headers = [(b"x-retry-attempt", b"16"), (b"x-retry-reason", b"no")]
+        return {**for_json(dead_item(place, 1_767_225_600_000, b"\xff", headers))}
 
     async def cancel_timer(self, topic: str, user_id: bytes) -> TimerState | None:
         timer = await self.timer_state(topic, user_id)

@@ -8,7 +8,8 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from appliance.commands import dlq_client
+from appliance.commands import admin_client, dlq_client
+from appliance.dead_letters import REMEMBERED_MS
 from tests.support.harness.appliance_process import ApplianceProcess
 from tests.support.harness.command_line import CommandLine
 
@@ -263,6 +264,7 @@ def test_a_replayed_record_starts_again_with_all_else_as_it_was(
     clients.die(group, None, None, DEAD)
     said = latermq.ok(f"dlq replay {group} 1:0 0:0 0:1 1:0").stdout
     assert said == f"3 records of {group}.dlq replayed to {group}.retry\n"
+    assert len(latermq.ok(f"topics describe {group}.retry --json").json()["partitions"]) == 2
     (record,) = clients.read(f"{group}.retry", 1)
     assert (record.key(), record.value()) == (b"\xffk", b"\x00v")
     assert record.timestamp()[1] == 1_767_225_000_000
@@ -343,7 +345,7 @@ def test_an_end_before_the_commit_repeats_records_and_loses_none(
 
 
 def test_a_record_that_is_refused_ends_a_replay_after_those_before_it(
-    latermq: CommandLine, clients: Clients, group: str
+    latermq: CommandLine, clients: Clients, group: str, broker: ApplianceProcess
 ) -> None:
     latermq.ok(f"topics create {group}.retry --partitions 1")
     clients.die(group, b"a")
@@ -352,12 +354,18 @@ def test_a_record_that_is_refused_ends_a_replay_after_those_before_it(
     said = latermq.fails(f"dlq replay {group} --all")
     assert "record 0:1 was refused: it has a header that is null" in said
     assert said.endswith("; 1 before it were replayed\n")
+    assert "the admin API" in said
+    answer = admin_client.post(
+        broker.admin, "groups", group, "dlq", "replay", body={"places": ["0:1"]}
+    )
+    assert answer == {"replayed": 1, "left": 0}
+    assert clients.read(f"{group}.retry", 0)[1].headers() == [("null", None)]
     latermq.ok(f"groups reset-offsets {group}.dlq --topic {group}.dlq --partition 0 --to 2")
     assert latermq.ok(f"dlq replay {group} --all --json").json() == {"replayed": 1}
     latermq.ok(f"topics alter {group}.retry --set max.message.bytes=100")
     clients.die(group, b"d" * 1_000)
     assert "record 0:3 was refused" in latermq.fails(f"dlq replay {group} 0:3")
-    assert [each.value() for each in clients.read(f"{group}.retry", 0)] == [b"a", b"c"]
+    assert [each.value() for each in clients.read(f"{group}.retry", 0)] == [b"a", b"b", b"c"]
 
 
 def test_the_position_of_a_replay_outlives_those_of_other_groups(
@@ -373,7 +381,27 @@ def test_the_position_of_a_replay_outlives_those_of_other_groups(
         dump = latermq.ok(f"dump {broker.data_dir} --live --kind offset --content --json")
         entries = [each for line in dump.json_lines() for each in line["payload"]["entries"]]
         kept = [each["retention_ms"] for each in entries if each["group"] == f"{group}.dlq"]
-    assert kept == [dlq_client.REMEMBERED_MS] * 2
+    assert kept == [REMEMBERED_MS] * 2
+
+
+def test_a_command_goes_on_where_the_admin_api_has_ended(
+    latermq: CommandLine, clients: Clients, group: str, broker: ApplianceProcess
+) -> None:
+    path = ("groups", group, "dlq")
+    clients.die(group, b"a")
+    answer = admin_client.post(broker.admin, *path, "replay", body={"all": True})
+    assert answer == {"replayed": 1, "left": 0}
+    assert latermq.ok(f"dlq replay {group} --all --json").json() == {"replayed": 0}
+    (offset,) = latermq.ok(f"groups describe {group}.dlq --json").json()["offsets"]
+    assert (offset["offset"], offset["lag"]) == (1, 0)
+    clients.die(group, b"b")
+    assert latermq.ok(f"dlq replay {group} --all --json").json() == {"replayed": 1}
+    answer = admin_client.post(broker.admin, *path, "replay", body={"all": True})
+    assert answer == {"replayed": 0, "left": 0}
+    listed = admin_client.get(broker.admin, *path)["records"]
+    assert listed == latermq.ok(f"dlq list {group} --json").json_lines()
+    shown = admin_client.get(broker.admin, *path, "0:1")
+    assert shown == latermq.ok(f"dlq show {group} 0:1 --json").json()
 
 
 # purge
