@@ -1,6 +1,8 @@
 """`latermq dlq`, by a real broker: a group's dead letters are listed, replayed and deleted."""
 
+import os
 import re
+import subprocess
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -10,7 +12,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from appliance.commands import admin_client, dlq_client
 from appliance.dead_letters import REMEMBERED_MS
-from tests.support.harness.appliance_process import ApplianceProcess
+from tests.support.harness.appliance_process import ApplianceProcess, latermq_command
 from tests.support.harness.command_line import CommandLine
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
@@ -384,6 +386,29 @@ def test_the_position_of_a_replay_outlives_those_of_other_groups(
     assert kept == [REMEMBERED_MS] * 2
 
 
+def test_who_reads_as_the_group_that_commits_keeps_a_replay_of_all_out(
+    latermq: CommandLine, clients: Clients, group: str, broker: ApplianceProcess
+) -> None:
+    clients.die(group, b"a")
+    name = f"{group}.dlq"
+    reader = Consumer(
+        {
+            "bootstrap.servers": broker.kafka,
+            "group.id": name,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        reader.subscribe([name])
+        assert reader.consume(1, timeout=LIMIT_S)
+        assert f"group {name} has members" in latermq.fails(f"dlq replay {group} --all")
+        latermq.ok(f"dlq replay {group} 0:0")
+    finally:
+        reader.close()
+    assert clients.values(group) == [[b"a"], []]
+
+
 def test_a_command_goes_on_where_the_admin_api_has_ended(
     latermq: CommandLine, clients: Clients, group: str, broker: ApplianceProcess
 ) -> None:
@@ -418,3 +443,30 @@ def test_a_purge_deletes_what_it_names(latermq: CommandLine, clients: Clients, g
     assert latermq.ok(f"dlq purge {group} --yes --json").json() == {"deleted": 4}
     assert latermq.ok(f"dlq purge {group} --yes").stdout.startswith("0 records of")
     assert places(latermq, f"dlq list {group}") == []
+
+
+@pytest.mark.parametrize(("answer", "left"), [(b"n\n", 2), (b"y\n", 0)])
+def test_on_a_terminal_a_purge_asks_first(
+    latermq: CommandLine,
+    clients: Clients,
+    group: str,
+    broker: ApplianceProcess,
+    *,
+    answer: bytes,
+    left: int,
+) -> None:
+    clients.die(group, b"a")
+    clients.die(group, b"b", partition=1)
+    keyboard, terminal = os.openpty()
+    words = [latermq_command(), "dlq", "purge", group, "--bootstrap", broker.kafka]
+    try:
+        os.write(keyboard, answer)
+        done = subprocess.run(
+            words, stdin=terminal, capture_output=True, timeout=LIMIT_S, check=False
+        )
+    finally:
+        os.close(keyboard)
+        os.close(terminal)
+    assert b"Delete 2 records of " in done.stderr
+    assert (done.returncode, b"nothing was deleted" in done.stderr) == (bool(left), bool(left))
+    assert len(places(latermq, f"dlq list {group}")) == left
