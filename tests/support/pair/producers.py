@@ -1,4 +1,7 @@
-"""Producers of a simulated pair: plain, keyed, idempotent and delayed records, and cancels."""
+"""Producers of a simulated pair: plain, keyed, idempotent and delayed records, and cancels.
+
+And batches of records that consumers want again: they go to ORIGIN, and come in TOPIC.
+"""
 
 import random
 import struct
@@ -22,13 +25,19 @@ from tests.support.pair.record import PairRecord
 from tests.support.values import kafka_records
 from tests.support.values.kafka_records import Record, build_batch
 
-TOPIC: Final = "t"
+GROUP: Final = "g"
+TOPIC: Final = f"{GROUP}.retry"
+ORIGIN: Final = "t"
 PARTITIONS: Final = 2
 PRODUCE_VERSION: Final = 8
 INIT_VERSION: Final = 2
 
 DELAY_MAX_MS: Final = 900
+AGAIN_SHARE: Final = 0.2
 ACKS_ALL: Final = -1
+
+Where = tuple[str, int]
+"""A topic and a partition."""
 
 UNDECIDED: Final = (ErrorCode.not_enough_replicas_after_append, ErrorCode.request_timed_out)
 """Answers that do not say whether the batch is stored."""
@@ -79,7 +88,7 @@ class PairProducer:
         self._pause_ms = pause_ms
         self._counter = 0
         self._producer_id = -1
-        self._sequences: dict[int, int] = {}
+        self._sequences: dict[tuple[str, int], int] = {}
         self.is_stopping = self.is_done = False
 
     async def run(self) -> None:
@@ -87,20 +96,25 @@ class PairProducer:
         while not self.is_stopping:
             await self._pause()
             partition = self._rng.randrange(PARTITIONS)
-            attempts = [self._draw(partition) for _ in range(self._rng.choice((1, 1, 2, 4)))]
+            is_again = self._rng.random() < AGAIN_SHARE
+            draw = self._draw_again if is_again else self._draw
+            attempts = [draw(partition) for _ in range(self._rng.choice((1, 1, 2, 4)))]
+            place = ORIGIN if is_again else TOPIC, partition
             if self._is_idempotent:
-                await self._send_until_decided(partition, attempts)
+                await self._send_until_decided(place, attempts)
             else:
-                await self._send_once(partition, attempts)
+                await self._send_once(place, attempts)
         self.is_done = True
 
     async def _pause(self) -> None:
         await self._client.sleep_ms(self._rng.expovariate(1 / self._pause_ms))
 
+    def _draw_again(self, partition: int) -> Attempted:
+        delay_ms = self._rng.choice((1, 20, self._rng.randrange(1, DELAY_MAX_MS)))
+        return self._attempt(partition, delay_ms=delay_ms, retry_attempt=1)
+
     def _draw(self, partition: int) -> Attempted:
         rng = self._rng
-        message = MessageId(self.name, self._counter)
-        self._counter += 1
         what = rng.random()
         wishes: dict[str, Any] = {}
         name = b"%s-%d" % (self.name.encode(), rng.randrange(6))
@@ -110,6 +124,12 @@ class PairProducer:
                 wishes["timer_id"] = name
         elif what < 0.42:
             wishes["cancels"] = name
+        return self._attempt(partition, **wishes)
+
+    def _attempt(self, partition: int, **wishes: Any) -> Attempted:
+        rng = self._rng
+        message = MessageId(self.name, self._counter)
+        self._counter += 1
         value = encode_value(message, rng.randbytes(rng.choice((0, 20, 20, 1_500))))
         return Attempted(
             message,
@@ -127,23 +147,23 @@ class PairProducer:
             object.__setattr__(each, "at_ms", at_ms)
         self._record.events += attempts
 
-    async def _send(self, partition: int, attempts: list[Attempted]) -> tuple[int, int]:
+    async def _send(self, place: Where, attempts: list[Attempted]) -> tuple[int, int]:
         """Send a batch; return the error code and the base offset."""
         by = None
         if self._is_idempotent:
-            by = kafka_records.Producer(self._producer_id, 0, self._sequences.get(partition, 0))
+            by = kafka_records.Producer(self._producer_id, 0, self._sequences.get(place, 0))
         batch = build_batch([_record_of(each) for each in attempts], by)
-        payload, node = await self._client.ask_encoded(_encode(partition, batch, self._acks))
-        error, base_offset = _ANSWER.unpack_from(payload, 4 + 4 + 2 + len(TOPIC) + 4 + 4)
+        payload, node = await self._client.ask_encoded(_encode(place, batch, self._acks))
+        error, base_offset = _ANSWER.unpack_from(payload, 4 + 4 + 2 + len(place[0]) + 4 + 4)
         if not error:
             messages = [each.message for each in attempts]
             self._record.note_acknowledged(node, messages, at_ns=self._client.answered_ns)
         return error, base_offset
 
-    async def _send_once(self, partition: int, attempts: list[Attempted]) -> None:
+    async def _send_once(self, place: Where, attempts: list[Attempted]) -> None:
         self._begin(attempts)
         try:
-            error, base_offset = await self._send(partition, attempts)
+            error, base_offset = await self._send(place, attempts)
         except Gone as gone:
             self._end(attempts, Unknown, str(gone))
             await self._client.pause()
@@ -157,18 +177,18 @@ class PairProducer:
             self._client.leave()
             await self._client.pause()
 
-    async def _send_until_decided(self, partition: int, attempts: list[Attempted]) -> None:
+    async def _send_until_decided(self, place: Where, attempts: list[Attempted]) -> None:
         while self._producer_id < 0:
             await self._begin_anew()
         self._begin(attempts)
         while True:
             try:
-                error, base_offset = await self._send(partition, attempts)
+                error, base_offset = await self._send(place, attempts)
             except Gone:
                 await self._client.pause()
                 continue
             if error in (0, ErrorCode.duplicate_sequence_number):
-                self._sequences[partition] = self._sequences.get(partition, 0) + len(attempts)
+                self._sequences[place] = self._sequences.get(place, 0) + len(attempts)
                 self._acknowledge(attempts, -1 if error else base_offset)
                 return
             if error in LOST_PLACE:
@@ -211,14 +231,14 @@ class PairProducer:
             self._record.events.append(kind(each.message, at_ms, *facts))
 
 
-def _encode(partition: int, batch: bytes, acks: int) -> bytes:
+def _encode(place: Where, batch: bytes, acks: int) -> bytes:
     """Return a Produce request without its size; kafka-python takes 20 times as long."""
-    name = TOPIC.encode()
+    name = place[0].encode()
     parts = (
         struct.pack(">hhihhhi", 0, PRODUCE_VERSION, 0, -1, -1, acks, 1_000),
         struct.pack(">ih", 1, len(name)),
         name,
-        struct.pack(">iii", 1, partition, len(batch)),
+        struct.pack(">iii", 1, place[1], len(batch)),
         batch,
     )
     return b"".join(parts)
@@ -228,6 +248,8 @@ def _record_of(attempt: Attempted) -> Record:
     headers: kafka_records.Headers = ()
     if attempt.delay_ms is not None:
         headers = kafka_records.delay(attempt.delay_ms, attempt.timer_id)
+        if attempt.retry_attempt is not None:
+            headers += (("x-retry-group", GROUP.encode()),)
     elif attempt.cancels is not None:
         headers = kafka_records.cancel(attempt.cancels)
     return Record(attempt.value, attempt.key, headers)

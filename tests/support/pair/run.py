@@ -22,7 +22,7 @@ from tests.support.pair.client import Gone, PairClient
 from tests.support.pair.node import PairNode
 from tests.support.pair.operator import CLIENTS, Operator
 from tests.support.pair.processes import simulated_machines
-from tests.support.pair.producers import ACKS_ALL, PARTITIONS, TOPIC, PairProducer
+from tests.support.pair.producers import ACKS_ALL, ORIGIN, PARTITIONS, TOPIC, PairProducer
 from tests.support.pair.readers import PairReader
 from tests.support.pair.record import PairRecord
 from tests.support.simulator.node_clock import NodeClock
@@ -228,30 +228,33 @@ class PairRun:
             self.world.errors.append(error)
 
     async def _use(self) -> None:
-        await self._create_topic()
+        await self._create_topics()
         self._is_in_use = True
         works = [*(each.run() for each in self.producers), *(each.run() for each in self.readers)]
         tasks = [self._start(self.loop, each) for each in works]
         for task in tasks:
             await task
 
-    async def _create_topic(self) -> None:
-        topic = CreateTopicsRequest.CreatableTopic(
-            name=TOPIC,
-            num_partitions=PARTITIONS,
-            replication_factor=-1,
-            assignments=[],
-            configs=[],
-        )
+    async def _create_topics(self) -> None:
+        topics = [
+            CreateTopicsRequest.CreatableTopic(
+                name=name,
+                num_partitions=PARTITIONS,
+                replication_factor=-1,
+                assignments=[],
+                configs=[],
+            )
+            for name in (TOPIC, ORIGIN)
+        ]
         client = PairClient(self.loop, 1)
         while True:
-            request = CreateTopicsRequest(topics=[topic], timeout_ms=1_000, validate_only=False)
+            request = CreateTopicsRequest(topics=topics, timeout_ms=1_000, validate_only=False)
             try:
                 answer = await client.ask(request, CREATE_VERSION, CreateTopicsResponse)
             except Gone:
                 await client.pause()
                 continue
-            if answer.value.topics[0].error_code in (0, 36):
+            if all(each.error_code in (0, 36) for each in answer.value.topics):
                 return
             client.leave()
             await client.pause()
