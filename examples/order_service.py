@@ -1,0 +1,248 @@
+"""An order service: close an order unless it is paid, retry with back-off, replay a dead letter.
+
+    python examples/order_service.py
+
+It starts a latermq of its own whose clock can be advanced, so that hours pass in a second. The
+client is an ordinary confluent-kafka; only the headers of records are special.
+
+    checkout  --> orders             each order, at once
+              --> deadlines          "close it", delayed by 30 minutes, named after the order
+    payment   --> deadlines          cancels what is named so
+              --> paid               the order is to be shipped
+    shipping  <-- paid, shipping.retry     what fails comes again: after 10 s, 30 s, 1 min ...
+              --> shipping.dlq             and is dead after the last attempt
+
+Ends with status 1 if an order is not where it belongs.
+"""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import Consumer, Message, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+PAYMENT_TIME: Final = "30m"
+GROUP: Final = "shipping"
+TOPICS: Final = ("orders", "deadlines", "paid")
+LATERMQ: Final = Path(sys.executable).with_name("latermq")
+QUIET_S: Final = 0.5
+"""A topic that gives nothing for so long has nothing more."""
+
+Headers = list[tuple[str, bytes]]
+
+
+class Broker:
+    """A broker in its own process, with a clock of its own."""
+
+    def __init__(self, directory: str) -> None:
+        command = [str(LATERMQ), "serve", "--data-dir", directory, "--clock", "virtual"]
+        command += ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        words = self.process.stdout.readline().split()  # latermq ready kafka=... admin=...
+        if words[:2] != ["latermq", "ready"]:
+            raise RuntimeError("latermq did not start; its log is above")
+        self.kafka, self.admin = (word.partition("=")[2] for word in words[2:4])
+
+    def advance(self, duration: str) -> None:
+        """Let time pass; what is due by then can be read when this returns."""
+        run("clock", "advance", duration, "--admin", self.admin)
+
+    def stop(self) -> None:
+        """Stop the broker cleanly."""
+        self.process.terminate()
+        self.process.wait()
+
+
+def run(*words: str) -> str:
+    """Run a command of latermq; return what it prints."""
+    return subprocess.run(
+        [str(LATERMQ), *words], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
+
+
+class OrderService:
+    """Checkout, payment and shipping.
+
+    Attributes:
+        states: of each order: placed, paid, closed or shipped.
+        broken: orders that the warehouse cannot ship now.
+    """
+
+    def __init__(self, bootstrap: str) -> None:
+        self.states: dict[str, str] = {}
+        self.broken: set[str] = set()
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0}
+        )
+        self._bootstrap = bootstrap
+
+    def _send(self, topic: str, order: str, headers: Headers | None = None) -> None:
+        """Send a record, and return once it is stored."""
+        failed: list[str] = []
+        self._producer.produce(
+            topic,
+            order.encode(),
+            key=order.encode(),
+            headers=headers or [],
+            on_delivery=lambda error, _: failed.append(str(error)) if error else None,
+        )
+        self._producer.flush()
+        if failed:
+            raise RuntimeError(f"{topic} refused {order}: {failed[0]}")
+
+    # Checkout and payment
+
+    def place(self, order: str) -> None:
+        """Accept an order. It is closed in half an hour unless it is paid."""
+        self.states[order] = "placed"
+        self._send("orders", order)
+        wish = [("x-delay", PAYMENT_TIME.encode()), ("x-deliver-id", order.encode())]
+        self._send("deadlines", order, wish)
+
+    def pay(self, order: str) -> None:
+        """Take the payment of an order: nothing closes it any more, and it is shipped."""
+        self.states[order] = "paid"
+        self._send("deadlines", order, [("x-deliver-cancel", order.encode())])
+        self._send("paid", order)
+
+    # Consumers
+
+    def close_unpaid(self) -> None:
+        """Close the orders whose deadline has come."""
+        self._consume("closing", ["deadlines"], self._close)
+
+    def _close(self, message: Message) -> None:
+        self.states[text_of(message)] = "closed"
+
+    def ship(self) -> None:
+        """Ship what is paid; what fails is wanted again later."""
+        self._consume(GROUP, ["paid", f"{GROUP}.retry"], self._ship_or_retry)
+
+    def _ship_or_retry(self, message: Message) -> None:
+        try:
+            self._ship(text_of(message))
+        except OSError as error:
+            headers = list(message.headers() or [])
+            if "x-origin" not in dict(headers):
+                origin = f"{message.topic()}/{message.partition()}/{message.offset()}"
+                headers.append(("x-origin", origin.encode()))
+            headers += [("x-retry-group", GROUP.encode()), ("x-retry-reason", str(error).encode())]
+            # Stored before the offset of the record is committed: a crash repeats it.
+            self._send(message.topic() or "", text_of(message), headers)
+
+    def _ship(self, order: str) -> None:
+        if order in self.broken:
+            raise OSError(f"no stock for {order}")
+        self.states[order] = "shipped"
+
+    def _consume(
+        self, group: str, topics: list[str], handle: Callable[[Message], None]
+    ) -> None:
+        """Handle all that a group has not handled yet, one record after the other."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": group,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 100,
+                "log_level": 0,
+            }
+        )
+        consumer.subscribe(topics)
+        try:
+            while True:
+                is_member = bool(consumer.assignment())
+                message = consumer.poll(QUIET_S)
+                if message is None:
+                    if is_member:
+                        return
+                elif message.error() is None:
+                    handle(message)
+                    consumer.commit(message, asynchronous=False)
+        finally:
+            consumer.close()
+
+
+def text_of(message: Message) -> str:
+    """Return the name of the order that a record is about."""
+    value = message.value()
+    assert value is not None
+    return value.decode()
+
+
+def tell(service: OrderService, what: str) -> None:
+    """Print what happened, and how it stands with each order."""
+    states = ", ".join(f"{order} {state}" for order, state in service.states.items())
+    print(f"{what:<47} {states}", flush=True)
+
+
+def play(broker: Broker) -> list[str]:
+    """Play an evening of the shop; return what is wrong."""
+    admin = AdminClient({"bootstrap.servers": broker.kafka})
+    for made in admin.create_topics([NewTopic(name, 1, 1) for name in TOPICS]).values():
+        made.result()
+    # Three attempts, and GROUP.retry exists before its consumers subscribe to it.
+    rules = ("--retry-schedule", "10s 1m 10m", "--retry-max", "3", "--bootstrap", broker.kafka)
+    run("groups", "alter", GROUP, *rules)
+    service = OrderService(broker.kafka)
+    wrong: list[str] = []
+
+    def expect(**states: str) -> None:
+        if service.states != states:
+            wrong.append(f"expected {states}, found {service.states}")
+
+    for order in ("tea", "rum", "gin"):
+        service.place(order)
+    tell(service, "three orders are placed")
+    broker.advance("20m")
+    service.pay("tea")
+    service.pay("gin")
+    service.broken = {"gin"}
+    service.ship()
+    tell(service, "20 min later two are paid, gin is out of stock")
+    expect(tea="shipped", rum="placed", gin="paid")
+
+    broker.advance(PAYMENT_TIME)
+    service.close_unpaid()
+    tell(service, "30 min later what is not paid is closed")
+    expect(tea="shipped", rum="closed", gin="paid")
+
+    for _ in range(3):
+        service.ship()
+        broker.advance("10m")
+    dead = run("dlq", "list", GROUP, "--bootstrap", broker.kafka)
+    tell(service, "after three attempts gin is a dead letter")
+    print(dead, end="")
+    if "no stock for gin" not in dead:
+        wrong.append(f"no dead letter: {dead}")
+    expect(tea="shipped", rum="closed", gin="paid")
+
+    service.broken.clear()
+    run("dlq", "replay", GROUP, "--all", "--bootstrap", broker.kafka)
+    service.ship()
+    tell(service, "new stock has come, the operator replays it")
+    expect(tea="shipped", rum="closed", gin="shipped")
+    return wrong
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(prefix="latermq-orders-") as directory:
+        broker = Broker(directory)
+        try:
+            wrong = play(broker)
+        finally:
+            broker.stop()
+    for each in wrong:
+        print(each, file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
