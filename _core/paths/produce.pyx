@@ -530,14 +530,14 @@ cdef class ProducePath:
                 "batches"
             )
             return 0
+        self.message = s.retries.find_targets(partition)
+        if self.message is not None:
+            o.error = KAFKA_STORAGE_ERROR if self.writer.tail.is_refusing else POLICY_VIOLATION
+            return 0
         if s.timer_count:
             self.message = self.quota.check(partition, b, s, now_ms, self.delays)
         if self.message is not None:
             o.error = KAFKA_STORAGE_ERROR  # clients send it again: by then, some may be delivered
-            return 0
-        self.message = s.retries.find_targets(partition)
-        if self.message is not None:
-            o.error = KAFKA_STORAGE_ERROR if self.writer.tail.is_refusing else POLICY_VIOLATION
             return 0
         if not self._prepare(topic, s.retries.topics, size, room, now_ms, o):
             return 0

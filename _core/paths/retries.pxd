@@ -24,6 +24,8 @@ cdef class Retries:
     cdef int resolve(self, const Slice* name, int64_t before, DelayAsk* ask) except -1 nogil
     # Finds the targets, and makes the topics that do not exist. Returns why that failed, or None.
     cdef str find_targets(self, Partition home)
+    # Adds the number of records to that of their target topics. REQUIRES: find_targets
+    cdef int count_by_topic(self, dict counts) except -1
     # Writes the targets into timer entries with marks, and counts them.
     cdef int point(self, uint8_t* entries, int32_t count, Partition home) except -1
     cdef int _resolve(self, const Slice* name, int64_t before, DelayAsk* ask) except -1

@@ -95,6 +95,14 @@ cdef class Retries:
             self.targets.append(target)
         return None
 
+    cdef int count_by_topic(self, dict counts) except -1:
+        cdef Partition target
+        cdef Py_ssize_t i
+        for i, target in enumerate(self.targets):
+            if target is not None:
+                counts[target.topic] = counts.get(target.topic, 0) + self.used[i]
+        return 0
+
     cdef int point(self, uint8_t* entries, int32_t count, Partition home) except -1:
         cdef uint8_t* e = entries
         cdef Partition target

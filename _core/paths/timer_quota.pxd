@@ -22,6 +22,7 @@ cdef class TimerQuota:
     cdef int charge(self, BatchSplitter s, int64_t now_ms) except -1
     cdef bint _exceeds_topic(self, Topic topic, int64_t added) except -1
     cdef int64_t _pending_of(self, Topic topic) except -1
+    cdef str _check_topics(self, Partition partition, BatchSplitter s)
     cdef str _refuse(
         self, Partition partition, const Batch* b, int reason, str message, DelayNotices delays
     )

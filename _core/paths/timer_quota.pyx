@@ -67,17 +67,11 @@ cdef class TimerQuota:
         DelayNotices delays
     ):
         cdef int64_t pending = self.projections.due.pending
-        cdef Topic topic = partition.topic
         cdef int64_t added, own
         cdef int reason
-        if self._exceeds_topic(topic, s.timer_count):
-            added = self._new_count(partition, s)
-            if added and self._exceeds_topic(topic, added):
-                message = (
-                    f"{self._pending_of(topic)} delayed records of {topic.name} are pending, "
-                    f"{added} more would exceed its delay.pending.max = {topic.pending_max}"
-                )
-                return self._refuse(partition, b, QUOTA_TOPIC, message, delays)
+        message = self._check_topics(partition, s)
+        if message is not None:
+            return self._refuse(partition, b, QUOTA_TOPIC, message, delays)
         if pending + s.timer_count <= self.count_max >> 1:
             return None
         added = self._new_count(partition, s)
@@ -100,6 +94,27 @@ cdef class TimerQuota:
                 f"limits.pending_timers_max = {self.count_max}"
             )
         return self._refuse(partition, b, reason, message, delays)
+
+    cdef str _check_topics(self, Partition partition, BatchSplitter s):
+        """Whether a topic with a limit of its own would have too many timers: a message, or None.
+
+        Retried records count in the topic that they are delivered to.
+        """
+        cdef int64_t own = s.timer_count - s.retries.count
+        cdef Topic topic
+        if s.retries.count == 0 and partition.topic.pending_max < 0:
+            return None
+        if self._exceeds_topic(partition.topic, own):
+            own = self._new_count(partition, s) - s.retries.count
+        counts = {partition.topic: own}
+        s.retries.count_by_topic(counts)
+        for topic, added in counts.items():
+            if self._exceeds_topic(topic, added):
+                return (
+                    f"{self._pending_of(topic)} delayed records of {topic.name} are pending, "
+                    f"{added} more would exceed its delay.pending.max = {topic.pending_max}"
+                )
+        return None
 
     cdef str _refuse(
         self, Partition partition, const Batch* b, int reason, str message, DelayNotices delays

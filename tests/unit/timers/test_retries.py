@@ -307,3 +307,21 @@ def test_pending_retries_count_in_the_topic_that_they_are_delivered_to(client: W
     assert client.harness.tick(10_000) == 0
     assert change_settings(client, "g.retry", ("delay.paused", SET, "false")) == 0
     assert client.harness.tick(0) == 1
+
+
+def test_pending_retries_count_in_the_limit_of_the_topic_that_they_are_delivered_to(
+    client: WireClient,
+) -> None:
+    client.harness.create_topic("none", 1, {"delay.pending.max": "0"})
+    client.harness.create_topic("g.retry", 1, {"delay.pending.max": "2"})
+    assert retry(client, topic="none") == 0
+    both = make_batch([Raw(b"now"), failed(GROUP), failed(GROUP)])
+    part = client.produce("t", 0, both)
+    assert part.error_code == ErrorCode.kafka_storage_error
+    assert "1 delayed records of g.retry are pending, 2 more" in part.error_message
+    assert fetched(client, "t") == []
+    assert retry(client) == 0
+    later = Raw(b"later", headers=[(b"x-delay", b"1s")])
+    assert client.produce("t", 0, make_batch([later])).error_code == 0
+    assert client.harness.tick(10_000) == 3
+    assert client.produce("t", 0, both).error_code == 0
