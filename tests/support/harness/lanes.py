@@ -18,6 +18,7 @@ SLOW_FILES: Final[Mapping[str, float]] = {
     "spark": 130,
     "system/clients/test_kafka_tools.py": 10,
     "system/clients/test_rebalances.py": 10,
+    "system/clients/test_retry_later.py": 20,
     "system/clients/test_snippets.py": 12,
     "system/fuzz/test_fuzz.py": 50,
     "system/kill9/test_kill9.py": 30,

@@ -12,8 +12,9 @@ from typing import Final
 
 import pytest
 
+from tests.support.clients.client_page import Snippet, programs
 from tests.support.clients.client_runs import JAVA
-from tests.support.clients.client_setup import ROOT, ClientMissingError, find
+from tests.support.clients.client_setup import ClientMissingError, find
 from tests.support.harness.appliance_process import ApplianceProcess
 
 LIMIT_S: Final = 60.0
@@ -30,16 +31,6 @@ EXPECTED: Final = {
     "Ordered messages": r"created, changed, remind, close, and archive\n",
 }
 """Heading -> what its program prints."""
-
-
-def snippets() -> dict[str, tuple[str, str]]:
-    """Return language and text of the program below each heading that has one."""
-    text = (ROOT / "docs" / "CLIENTS.md").read_text()
-    found = {}
-    for section in re.split(r"^## ", text, flags=re.M)[1:]:
-        if (match := re.search(r"^```(\w+)\n(.*?)^```", section, flags=re.M | re.S)) is not None:
-            found[section.splitlines()[0]] = (match[1], match[2])
-    return found
 
 
 def command(language: str, path: Path) -> tuple[list[str], dict[str, str]]:
@@ -66,10 +57,11 @@ def runs(
     """All programs at the same time: they do little but wait for what is due."""
     root = tmp_path_factory.mktemp("snippets")
 
-    def run(heading: str, language: str, text: str) -> str:
-        path = root / (heading.replace(" ", "-").replace(":", "") + f".{language}")
-        path.write_text(text.replace("127.0.0.1:9092", broker.kafka))
-        arguments, environment = command(language, path)
+    def run(heading: str, program: Snippet) -> str:
+        name = heading.replace(" ", "-").replace(":", "")
+        path = root / f"{name}.{program.language}"
+        path.write_text(program.text.replace("127.0.0.1:9092", broker.kafka))
+        arguments, environment = command(program.language, path)
         done = subprocess.run(
             arguments,
             env={**os.environ, **environment},
@@ -82,12 +74,12 @@ def runs(
 
     with ThreadPoolExecutor(len(EXPECTED)) as pool:
         yield {
-            heading: pool.submit(run, heading, *snippet) for heading, snippet in snippets().items()
+            heading: pool.submit(run, heading, program) for heading, program in programs().items()
         }
 
 
 def test_every_program_is_expected_to_print_something() -> None:
-    assert set(snippets()) == set(EXPECTED)
+    assert set(programs()) == set(EXPECTED)
 
 
 @pytest.mark.parametrize("heading", EXPECTED)
