@@ -47,7 +47,7 @@ class Sender:
             {
                 "bootstrap.servers": servers,
                 "enable.idempotence": True,
-                "message.timeout.ms": 60_000,
+                "message.timeout.ms": 600_000,  # how long is a matter of the machine
                 "linger.ms": 2,
                 "batch.num.messages": 20,
                 "batch.size": 200_000,
