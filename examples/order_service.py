@@ -141,9 +141,7 @@ class OrderService:
             raise OSError(f"no stock for {order}")
         self.states[order] = "shipped"
 
-    def _consume(
-        self, group: str, topics: list[str], handle: Callable[[Message], None]
-    ) -> None:
+    def _consume(self, group: str, topics: list[str], handle: Callable[[Message], None]) -> None:
         """Handle all that a group has not handled yet, one record after the other."""
         consumer = Consumer(
             {
@@ -180,7 +178,8 @@ def text_of(message: Message) -> str:
 def tell(service: OrderService, what: str) -> None:
     """Print what happened, and how it stands with each order."""
     states = ", ".join(f"{order} {state}" for order, state in service.states.items())
-    print(f"{what:<47} {states}", flush=True)
+    sys.stdout.write(f"{what:<47} {states}\n")
+    sys.stdout.flush()
 
 
 def play(broker: Broker) -> list[str]:
@@ -219,7 +218,7 @@ def play(broker: Broker) -> list[str]:
         broker.advance("10m")
     dead = run("dlq", "list", GROUP, "--bootstrap", broker.kafka)
     tell(service, "after three attempts gin is a dead letter")
-    print(dead, end="")
+    sys.stdout.write(dead)
     if "no stock for gin" not in dead:
         wrong.append(f"no dead letter: {dead}")
     expect(tea="shipped", rum="closed", gin="paid")
@@ -240,7 +239,7 @@ def main() -> int:
         finally:
             broker.stop()
     for each in wrong:
-        print(each, file=sys.stderr)
+        sys.stderr.write(f"{each}\n")
     return 1 if wrong else 0
 
 
