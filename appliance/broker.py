@@ -36,6 +36,7 @@ from appliance.pending_timers import PendingTimers
 from appliance.producers import Producers
 from appliance.replication.lease import NO_LEASE, Lease
 from appliance.retention import Retention
+from appliance.retry_topics import RetryTopics
 from appliance.schedule.scheduler import Delivery, Scheduler
 from appliance.slave_broker import SlaveBroker
 from appliance.store.cold_reads import ColdRead
@@ -178,7 +179,7 @@ class Broker:
             config,
             facade,
             cluster_id=cluster_id,
-            make_topic=self.topics.create_named,
+            make_topic=RetryTopics(self.topics, self.clock, self.timer_quota).make,
         )
         self._produce.admit_producer = self.producers.admit
         projections, view = store.state.projections, store.log.view

@@ -8,11 +8,11 @@ from _core.paths.fetch import FetchPath
 from _core.paths.produce import ProducePath
 from _core.paths.retry_rules import RetryRules
 from _core.paths.timer_quota import TimerQuota
-from _core.queue.partition import Topic
 from _core.state.projections import Projections
 from _core.state.writer import LogWriter
 from appliance.config.config import Config
 from appliance.facade import Facade
+from appliance.retry_topics import Made
 
 
 def make_produce_path(
@@ -22,7 +22,7 @@ def make_produce_path(
     facade: Facade,
     *,
     cluster_id: str,
-    make_topic: Callable[[str, int], Topic] | None,
+    make_topic: Callable[[str, int], Made] | None,
 ) -> ProducePath:
     """Return what handles produced records.
 

@@ -189,7 +189,8 @@ METRICS: Final = (
         "counter",
         "Batches refused because of a delay header, by what is wrong: its value, an epoch in "
         "another unit than ms (unit), too_far away, a contradiction, the size of an id, a "
-        "near_miss of a name, or what is not_built. Or because there are too many pending timers: "
+        "near_miss of a name, what is not_built, a missing request, or a retry. Or because there "
+        "are too many pending timers: "
         "of all (full), of one address (address); each time that a client tries again counts.",
         "reason",
     ),

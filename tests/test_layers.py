@@ -49,6 +49,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.broker_metrics": 4,
     "appliance.client_paths": 4,
     "appliance.dead_replay": 4,
+    "appliance.retry_topics": 4,
     "appliance.facade": 4,
     "appliance.slave_broker": 4,
     "appliance.find": 4,

@@ -25,7 +25,7 @@ cdef enum DelayReason:
 
 # What `inspect` does about the names of headers.
 cdef enum LookFor:
-    LOOK_NOTHING = 0
+    LOOK_RETRIES = 0          # a retry is a fault
     LOOK_REQUESTS             # finds out whether there are delay headers
     LOOK_NOT_BUILT            # a header of what is not built is a fault, and so is a retry
     LOOK_EVERY                # each record is one with delay headers: the topic insists on a delay
@@ -99,7 +99,7 @@ cdef class BatchSplitter:
     cdef int _check_headers(self, Record* r, int32_t i, int look) noexcept nogil
     cdef int _read_ask(
         self, Record* r, int32_t i, int64_t now_ms, int64_t base_ms, int64_t delay_max_ms,
-        DelayAsk* ask
+        bint forgives, DelayAsk* ask
     ) except -1 nogil
     cdef int _resolve_due(
         self, DelayAsk* ask, int32_t i, int64_t now_ms, int64_t base_ms, int64_t delay_max_ms

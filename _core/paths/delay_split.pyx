@@ -190,16 +190,16 @@ cdef class BatchSplitter:
         for k in range(r.header_count):
             if not next_header(&c, &key, &value):
                 return self._fault(SPLIT_RECORD_NOT_WHOLE, i, 0, 0)
-            if look and not self.has_delay_headers and may_be_delay_header(&key):
+            if not self.has_delay_headers and may_be_delay_header(&key):
                 name = header_of(&key)
                 if look == LOOK_REQUESTS:
                     self.has_delay_headers = (
                         HEADER_NONE < name < HEADER_REQUESTS or name >= HEADER_NOT_BUILT
                     )
-                elif HEADER_NOT_BUILT <= name < HEADER_NEAR_MISSES:
-                    return self._fault(SPLIT_NOT_BUILT, i, name, 0)
                 elif name == HEADER_RETRY:
                     return self._fault(SPLIT_RETRY_OFF, i, name, 0)
+                elif look == LOOK_NOT_BUILT and HEADER_NOT_BUILT <= name < HEADER_NEAR_MISSES:
+                    return self._fault(SPLIT_NOT_BUILT, i, name, 0)
             if is_tags(&key):
                 tag = tag_code(&value)
         if left(&c):
@@ -209,9 +209,12 @@ cdef class BatchSplitter:
 
     cdef int _read_ask(
         self, Record* r, int32_t i, int64_t now_ms, int64_t base_ms, int64_t delay_max_ms,
-        DelayAsk* ask
+        bint forgives, DelayAsk* ask
     ) except -1 nogil:
-        """Read the delay parameters of record `i`. The last header of each name counts."""
+        """Read the delay parameters of record `i`. The last header of each name counts.
+
+        `forgives`: read nothing but what it says of a retry.
+        """
         cdef Cursor c = cursor_of(r.headers, r.end - r.headers)
         cdef Slice key, value
         cdef const uint8_t* start
@@ -233,13 +236,16 @@ cdef class BatchSplitter:
                 if name >= HEADER_REQUESTS:
                     own_count += 1
                     own_bytes += c.p - start
+            elif forgives:
+                continue
             elif name >= HEADER_NEAR_MISSES:
                 return self._fault(SPLIT_NEAR_MISS, i, name, 0)
             elif name >= HEADER_NOT_BUILT:
                 return self._fault(SPLIT_NOT_BUILT, i, name, 0)
-        fault = self._resolve_due(ask, i, now_ms, base_ms, delay_max_ms)
-        if fault != SPLIT_OK:
-            return fault
+        if not forgives:
+            fault = self._resolve_due(ask, i, now_ms, base_ms, delay_max_ms)
+            if fault != SPLIT_OK:
+                return fault
         if ask.present[HEADER_RETRY]:
             return self._resolve_retry(ask, i, now_ms, base_ms)
         ask.kept_count += own_count
@@ -306,6 +312,8 @@ cdef class BatchSplitter:
             ask.due_ms = now_ms
         elif ask.due_ms < 0:
             ask.due_ms = base_ms + ask.retry_delay_ms
+        else:
+            ask.due_ms = max(ask.due_ms, now_ms)
         return SPLIT_OK
 
     cdef int _insist(
@@ -441,6 +449,7 @@ cdef class BatchSplitter:
         cdef Batch built = b[0]
         cdef Record r
         cdef DelayAsk ask
+        cdef Fault found
         cdef int32_t i
         cdef int fault
         self._reset()
@@ -449,13 +458,18 @@ cdef class BatchSplitter:
         begin_batch(&self.held)
         for i in range(b.count):
             next_record(&c, &r)
-            fault = self._read_ask(&r, i, now_ms, base_ms, topic.delay_max_ms, &ask)
+            fault = self._read_ask(&r, i, now_ms, base_ms, topic.delay_max_ms, False, &ask)
+            if fault != SPLIT_OK and topic.passes_invalid_delays:
+                found = self.fault
+                fault = self._read_ask(&r, i, now_ms, base_ms, topic.delay_max_ms, True, &ask)
+                # A retry that is visible at once reaches every group, again and again.
+                if not ask.present[HEADER_RETRY]:
+                    self.fault = found
+                    self._let_pass()
+                    self._add_unchanged(&r, b)
+                    continue
             if fault != SPLIT_OK:
-                if not topic.passes_invalid_delays:
-                    return fault
-                self._let_pass()
-                self._add_unchanged(&r, b)
-                continue
+                return fault
             fault = self._insist(&ask, i, topic, base_ms)
             if fault != SPLIT_OK:
                 return fault

@@ -37,7 +37,7 @@ from _core.paths.delay_notices cimport DelayNotices
 from _core.paths.delay_faults cimport describe_fault
 from _core.paths.delay_fault_codes cimport SPLIT_OK, SPLIT_TOO_MANY_DELAYED
 from _core.paths.delay_split cimport (
-    LOOK_EVERY, LOOK_NOT_BUILT, LOOK_NOTHING, LOOK_REQUESTS, BatchSplitter, Fault,
+    LOOK_EVERY, LOOK_NOT_BUILT, LOOK_REQUESTS, LOOK_RETRIES, BatchSplitter, Fault,
 )
 from _core.log.frames cimport FrameHeader, blank_header, frame_size
 from _core.bytes.kafka_errors cimport *
@@ -72,8 +72,7 @@ cdef class ProducePath:
     """Handles the Produce requests of all connections.
 
     Attributes:
-        requests, batches, received_bytes: totals since the start.
-        work_bytes: total decompressed bytes since the start.
+        requests, batches, received_bytes, work_bytes (decompressed): totals since the start.
         refused: number of refused batches by Kafka error code.
         delays: what became of delay requests that cannot be met.
         admit_producer: called with partition handle, producer id, sequence, and whether it was
@@ -338,7 +337,7 @@ cdef class ProducePath:
         # Inspect the batch even if the topic ignores delay headers: no malformed batch may be
         # stored, and the record count in the header determines how many offsets it takes.
         if not topic.reads_delay_headers:
-            look = LOOK_NOTHING if topic.passes_invalid_delays else LOOK_NOT_BUILT
+            look = LOOK_RETRIES if topic.passes_invalid_delays else LOOK_NOT_BUILT
         elif topic.requires_delay or topic.delay_default_ms >= 0:
             look = LOOK_EVERY
         if codec and self.work is not None:
@@ -470,6 +469,9 @@ cdef class ProducePath:
                 f"the maximum frame size is {self.writer.frame_size_max}"
             )
             o.error = MESSAGE_TOO_LARGE
+        elif others and not self.writer.fits(others, size):
+            self.message = "too many groups for the size of a segment: send one batch for each"
+            o.error = MESSAGE_TOO_LARGE
         elif not self.writer.prepare_all(topic, others, size, room, now_ms):
             self.message = self.writer.tail.full_text
             o.error = KAFKA_STORAGE_ERROR
@@ -532,7 +534,7 @@ cdef class ProducePath:
             return 0
         self.message = s.retries.find_targets(partition)
         if self.message is not None:
-            o.error = KAFKA_STORAGE_ERROR if self.writer.tail.is_refusing else POLICY_VIOLATION
+            o.error = KAFKA_STORAGE_ERROR if s.retries.rules.may_come_later else POLICY_VIOLATION
             return 0
         if s.timer_count:
             self.message = self.quota.check(partition, b, s, now_ms, self.delays)

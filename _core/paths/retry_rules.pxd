@@ -19,6 +19,7 @@ cdef class RetryRules:
     cdef tuple level_delays_ms
     cdef object make_topic
     cdef str why_not
+    cdef bint may_come_later          # the reason may be gone when the batch is sent again
     cdef readonly int64_t retried    # since the start
     cdef readonly int64_t dead
     # What the group's retry topic says now, or the defaults; None if no topic can have its name.

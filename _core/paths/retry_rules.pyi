@@ -19,5 +19,5 @@ class RetryRules:
         cls,
         projections: Projections,
         level_ms: list[int],
-        make_topic: Callable[[str, int], Topic],
+        make_topic: Callable[[str, int], tuple[Topic | None, str, bool]],
     ) -> Self: ...

@@ -59,8 +59,8 @@ cdef class RetryRules:
         Args:
             projections: has the topics.
             level_ms: delay of each level in ms.
-            make_topic: function of a name and a number of partitions that makes a topic and returns
-                it, or raises an exception with a `message`.
+            make_topic: function of a name and a number of partitions that makes a topic. Returns it
+                or None, why not, and whether that may be gone when it is asked again.
         """
         self.projections = projections
         self.level_delays_ms = tuple(level_ms[_FIRST_LEVEL - 1:SCHEDULE_MAX] or level_ms[-1:])
@@ -88,11 +88,9 @@ cdef class RetryRules:
         name += DEAD_SUFFIX if is_dead else RETRY_SUFFIX
         cdef Topic topic = <Topic>self.projections.topics_by_name.get(name)
         if topic is None:
-            try:
-                topic = self.make_topic(name.decode("ascii"), len(home.topic.partitions))
-            except Exception as error:
-                if getattr(error, "message", None) is None:
-                    raise
-                self.why_not = f"the topic {name.decode('ascii')} cannot be made: {error.message}"
+            text = name.decode("ascii")
+            topic, why, self.may_come_later = self.make_topic(text, len(home.topic.partitions))
+            if topic is None:
+                self.why_not = f"the topic {text} cannot be made: {why}"
                 return None
         return <Partition>topic.partitions[home.index % len(topic.partitions)]

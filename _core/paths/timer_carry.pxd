@@ -31,7 +31,9 @@ cdef class TimerCarry:
     cdef bint _is_over(self, const uint8_t* row) except -1
     cdef const uint8_t* _frame_in(self, list blocks, int64_t pos) except? NULL
     cdef list _gather(self, const uint8_t* rows, Py_ssize_t count, list blocks)
-    cdef int32_t _run_end(self, int32_t first, int64_t* tables_size) noexcept nogil
+    cdef int32_t _run_end(
+        self, int32_t first, bint is_lone, int64_t* tables_size
+    ) noexcept nogil
     cdef int _encode(
         self, int32_t first, int32_t end, int64_t tables_size, FrameHeader* h
     ) except -1

@@ -201,10 +201,13 @@ cdef class TimerCarry:
             self.group_of[partition.handle] = -1
         return firsts
 
-    cdef int32_t _run_end(self, int32_t first, int64_t* tables_size) noexcept nogil:
+    cdef int32_t _run_end(
+        self, int32_t first, bint is_lone, int64_t* tables_size
+    ) noexcept nogil:
         """The first timer that is not in the carry frame that begins with `first`; -1: none.
 
-        The frame has all timers of an accept frame or none. Sets the size of its tables.
+        The frame has all timers of an accept frame or none; of no other one if `is_lone`. Sets the
+        size of its tables.
         """
         cdef int64_t size = 0, tables = 0, whole_tables = 0, accept_pos = -1, pos, more
         cdef int32_t i = first, end = first, count = 0
@@ -216,7 +219,7 @@ cdef class TimerCarry:
                 whole_tables = tables
             more = TIMER_ENTRY_SIZE + self.found[i].due.name_size
             size += more + load_u32(self.found[i].entry + TIMER_AT_RECORD_SIZE)
-            if end != first and (size > self.batch_size_max or count == RUN_MAX):
+            if end != first and (size > self.batch_size_max or count == RUN_MAX or is_lone):
                 break
             tables += more
             count += 1
@@ -297,14 +300,23 @@ cdef class TimerCarry:
         """
         cdef FrameHeader h
         cdef FrameBody body
-        cdef int64_t tables_size = 0
-        cdef int32_t end = self._run_end(first, &tables_size)
+        cdef int64_t tables_size = 0, size = 0
+        cdef int32_t end = -1
+        cdef bint has_room = False
+        cdef int is_lone
         memset(&body, 0, sizeof(body))
-        blank_header(&h, KIND_CARRY)
-        self._encode(first, end, tables_size, &h)
-        if not self.writer.prepare_all(
-            partition.topic, self._other_topics(first, end),
-            frame_size(tables_size, 0, self.batch.size), ROOM_CONTROL, now_ms,
+        for is_lone in range(2):
+            end = self._run_end(first, is_lone, &tables_size)
+            blank_header(&h, KIND_CARRY)
+            self._encode(first, end, tables_size, &h)
+            size = frame_size(tables_size, 0, self.batch.size)
+            others = self._other_topics(first, end)
+            has_room = not others or self.writer.fits(others, size)
+            if has_room:
+                break
+            # The declarations of so many topics do not fit into a segment: with fewer timers.
+        if not has_room or not self.writer.prepare_all(
+            partition.topic, others, size, ROOM_CONTROL, now_ms
         ):
             return DISK_FULL
         h.store_time_ms = now_ms

@@ -104,7 +104,7 @@ cdef class TimerQuota:
         cdef Topic topic
         if s.retries.count == 0 and partition.topic.pending_max < 0:
             return None
-        if self._exceeds_topic(partition.topic, own):
+        if own and partition.topic.pending_max >= 0:
             own = self._new_count(partition, s) - s.retries.count
         counts = {partition.topic: own}
         s.retries.count_by_topic(counts)

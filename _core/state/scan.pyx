@@ -473,7 +473,7 @@ cdef class LogScan:
             topic = self._topic_of(h)
             if topic is None:
                 return 0
-            if self.topics and has_timer_table(h):
+            if h.timer_count and has_timer_table(h):
                 self._declare_targets(h, p)
             if h.kind == KIND_CARRIED_RECORDS:
                 # Its offsets are assigned: the records only change their place.
@@ -512,12 +512,16 @@ cdef class LogScan:
         return True
 
     cdef int _declare_targets(self, const FrameHeader* h, const uint8_t* p) except -1:
-        """Apply the lost topic frames of topics that timers of a frame point to."""
+        """Apply the lost topic frames of topics that timers of a frame point to, or note them."""
         cdef const uint8_t* entry = p + FRAME_HEADER_SIZE
-        cdef int32_t i, topic_id
+        cdef int32_t i, topic_id, index
         for i in range(h.timer_count):
             topic_id = load_i32(entry + TIMER_AT_TARGET_TOPIC)
-            if topic_id in self.topics and topic_id not in self.projections.topics_by_id:
-                self._declare(topic_id, h)
+            if topic_id and topic_id not in self.projections.topics_by_id:
+                if topic_id in self.topics:
+                    self._declare(topic_id, h)
+                else:
+                    index = load_i32(entry + TIMER_AT_TARGET_PARTITION)
+                    self.unknown[topic_id] = max(index, self.unknown.get(topic_id, 0))
             entry += TIMER_ENTRY_SIZE
         return 0

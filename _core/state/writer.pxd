@@ -13,7 +13,10 @@ cdef class LogWriter:
     # Makes room (ROOM_*) for a frame of `size` bytes, and declares `topic` in its segment. False if
     # the disk is full.
     cdef bint prepare(self, Topic topic, int64_t size, int room, int64_t now_ms) except -1
+    # Whether a segment has room for a frame and the declarations of other topics, besides its own.
+    cdef bint fits(self, list others, int64_t size) except -1
     # The same for a frame whose timers point to other topics: these are declared as well.
+    # REQUIRES: it fits.
     cdef bint prepare_all(
         self, Topic topic, list others, int64_t size, int room, int64_t now_ms
     ) except -1

@@ -69,6 +69,14 @@ cdef class LogWriter:
             self.tail.unapplied_pos = -1
         return True
 
+    cdef bint fits(self, list others, int64_t size) except -1:
+        cdef Topic other
+        cdef int64_t total = size
+        for other in others:
+            payload = self.topic_payload(other)
+            total += frame_size((len(payload) + 7) & ~7, 0, 0)
+        return total <= self.frame_size_max
+
     cdef bint prepare_all(
         self, Topic topic, list others, int64_t size, int room, int64_t now_ms
     ) except -1:

@@ -208,7 +208,7 @@ class Frame:
             if wanted is not None and n not in wanted:
                 continue
             at = FRAME_HEADER_SIZE + n * TIMER_ENTRY_SIZE
-            accept_pos, index, level, _, id_size, due, level_offset, _, _, id_pos, *_ = (
+            accept_pos, index, level, _, id_size, due, level_offset, _, _, id_pos, _, *target = (
                 _TIMER.unpack_from(self.data, at)
             )
             item: Item = {"accept_position": accept_pos, "index": index, "due": due}
@@ -218,6 +218,8 @@ class Frame:
                 item["level"] = level
             if level_offset >= 0:
                 item["level_offset"] = level_offset
+            if target[0]:
+                item["target_topic_id"], item["target_partition"] = target
             item |= next(held, {})
             found.append(item)
         return found

@@ -298,12 +298,12 @@ class ConsumeQueues:
         if not self._fs.exists(path):
             # The checkpoint's thread syncs them; here the loop would wait for the disk.
             self._fs.make_dirs(path.parent, is_synced=False)
+        file = self._fs.open(path, create=True)
         named = self._named.setdefault(partition.handle, set())
         if first not in named:
             # A process that was killed may have made the file and not synced its name.
             named.add(first)
             self._note_new_name(path.parent)
-        file = self._fs.open(path, create=True)
         self._keep_open(key, file)
         return file
 

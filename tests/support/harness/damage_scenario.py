@@ -169,6 +169,7 @@ class DamageScenario:
         self._saved_flushed = newest.flushed
         self._applied = newest.states[0].applied
         whole = self.start(self.copy())
+        self._names = {topic.topic_id: topic.name for topic in whole.broker.topics.all()}
         self.served = self.served_by(whole)
         self._topics = whole.broker.topics.all()
         self._positions = {
@@ -211,10 +212,13 @@ class DamageScenario:
         return place_of(pos, self.segment_size)
 
     def served_by(self, harness: BrokerHarness) -> dict[Place, dict[int, bytes]]:
-        """Every record that a broker serves."""
+        """Every record that a broker serves.
+
+        A topic whose name was lost is recovered with another one: here it has its own.
+        """
         read = self._spectator.records
         return {
-            (topic.name, partition.index): {
+            (self._names.get(topic.topic_id, topic.name), partition.index): {
                 offset: record[0]
                 for offset, record in read(
                     harness, topic.name, partition.index, partition.start_offset

@@ -143,8 +143,10 @@ def test_a_delay_of_the_consumer_counts_instead_of_the_schedule(client: WireClie
     """Negative and null ones are none, as everywhere."""
     assert retry(client, (b"x-delay", b"1s")) == 0
     assert client.harness.tick(1_000) == 1
-    assert retry(client, (b"x-deliver-at", b"%d" % START_MS)) == 0
+    assert retry(client, (b"x-deliver-at", b"100000000000")) == 0
     assert client.harness.tick(0) == 1
+    now = b"%d" % (START_MS + 1_000)
+    assert fetched(client)[1].header("x-due-at") == now, "an instant in the past is now"
     assert retry(client, (b"x-delay-level", b"0"), (b"x-delay", None)) == 0
     assert client.harness.tick(9_999) == 0
     assert client.harness.tick(1) == 1
@@ -207,6 +209,12 @@ def test_a_group_that_no_topic_can_be_named_after_is_refused(
     assert [topic.name for topic in client.harness.broker.topics.all()] == ["t"]
 
 
+def test_a_group_may_stand_in_quotes_of_json(client: WireClient) -> None:
+    assert client.produce("t", 0, make_batch([failed((b"x-retry-group", b'"g"'))])).error_code == 0
+    assert client.harness.tick(10_000) == 1
+    assert len(fetched(client)) == 1
+
+
 def test_the_longest_name_of_a_group_is_accepted(client: WireClient) -> None:
     group = b"g" * 243
     assert client.produce("t", 0, make_batch([failed((b"x-retry-group", group))])).error_code == 0
@@ -243,12 +251,30 @@ def test_a_retry_is_refused_where_delay_headers_are_off(client: WireClient) -> N
     assert fetched(client, "off") == []
 
 
-def test_a_topic_that_lets_pass_shows_a_malformed_retry_at_once(client: WireClient) -> None:
+@pytest.mark.parametrize("settings", [{}, {"delay.headers": "off"}])
+@pytest.mark.parametrize("group", [b"a b", None])
+def test_a_topic_that_lets_pass_shows_no_retry_at_once(
+    client: WireClient, settings: dict[str, str], group: bytes | None
+) -> None:
+    """Every group would get it at once, again and again, and no attempt would count."""
+    client.harness.create_topic("p", 1, {"delay.invalid": "pass", **settings})
+    batch = make_batch([Raw(b"now"), failed((b"x-retry-group", group))])
+    assert client.produce("p", 0, batch).error_code == ErrorCode.invalid_record
+    assert fetched(client, "p") == []
+
+
+@pytest.mark.parametrize("name", [b"x-delay", b"x-delay-ms", b"x-cron", b"x-deliver-at"])
+def test_on_a_topic_that_lets_pass_a_retry_has_the_delay_of_its_group(
+    client: WireClient, name: bytes
+) -> None:
+    """The record came at once because of that header. It loses it, so it can come again."""
     client.harness.create_topic("p", 1, {"delay.invalid": "pass"})
-    batch = make_batch([failed((b"x-retry-group", b"a b")), failed(GROUP)])
-    assert client.produce("p", 0, batch).error_code == 0
-    assert [each.header("x-retry-group") for each in fetched(client, "p")] == [b"a b"]
+    assert retry(client, (name, b"soon"), topic="p") == 0
+    assert fetched(client, "p") == []
     assert client.harness.tick(10_000) == 1
+    (found,) = fetched(client)
+    assert found.header(name.decode()) is None
+    assert found.header("x-retry-attempt") == b"1"
 
 
 def test_a_topic_that_insists_takes_a_retry_for_a_request(client: WireClient) -> None:
@@ -325,3 +351,54 @@ def test_pending_retries_count_in_the_limit_of_the_topic_that_they_are_delivered
     assert client.produce("t", 0, make_batch([later])).error_code == 0
     assert client.harness.tick(10_000) == 3
     assert client.produce("t", 0, both).error_code == 0
+
+
+def test_a_full_disk_refuses_a_retry_as_any_other_record(client: WireClient) -> None:
+    """Clients send it again, whether or not its topic is there yet."""
+    disk = client.harness.disk
+    room, disk.free = disk.free, 0
+    for size in (3_000, 1):
+        filler = make_batch([Raw(bytes(size))])
+        errors = [client.produce("t", 0, filler).error_code for _ in range(99)]
+        assert errors[-1] == ErrorCode.kafka_storage_error
+    assert retry(client) == ErrorCode.kafka_storage_error
+    assert [topic.name for topic in client.harness.broker.topics.all()] == ["t"]
+    disk.free = room
+    for _ in range(5):
+        client.harness.pass_ms(1_000)
+        client.harness.housekeep()
+    assert retry(client) == 0
+    assert client.harness.tick(10_000) == 1
+
+
+def test_an_address_has_so_many_topics_made_at_once(client: WireClient) -> None:
+    """Those of clients that name topics have an allowance as well."""
+    made = refused = 0
+    for number in range(150):
+        batch = make_batch([failed((b"x-retry-group", b"g%d" % number))])
+        error = client.produce("t", 0, batch).error_code
+        made += error == 0
+        refused += error == ErrorCode.kafka_storage_error
+    assert (made, refused) == (100, 50)
+    client.harness.clock.advance_ms(1_000)
+    assert retry(client) == 0
+
+
+def test_a_batch_whose_topics_do_not_fit_into_a_segment_is_refused() -> None:
+    """Each segment declares the topics that its timers point to."""
+    harness = with_topic(64, config=small_config(partition_count_max_per_topic=64))
+    client = WireClient(harness)
+    for number in range(16):
+        harness.create_topic(f"g{number}.retry", 64)
+        harness.create_topic(f"g{number}.dlq", 64)
+    groups = [failed((b"x-retry-group", b"g%d" % number)) for number in range(16)]
+    dead = [
+        failed((b"x-retry-group", b"g%d" % number), (b"x-retry-attempt", b"16"))
+        for number in range(16)
+    ]
+    part = client.produce("t", 0, make_batch(groups + dead))
+    assert part.error_code == ErrorCode.message_too_large
+    assert "too many groups" in part.error_message
+    for one in groups:
+        assert client.produce("t", 0, make_batch([one])).error_code == 0
+    assert harness.tick(10_000) == 16

@@ -11,7 +11,7 @@ import pytest
 from appliance.units import MS_PER_HOUR
 from tests.support.harness import offline_scenario
 from tests.support.harness.broker_harness import BrokerHarness, Stop
-from tests.support.harness.checkpoints import crashed, rebuild, take_checkpoint
+from tests.support.harness.checkpoints import DERIVED, PATHS, crashed, rebuild, take_checkpoint
 from tests.support.simulator.sim_fs import CrashMode
 from tests.support.values.kafka_records import Headers, Record, delay
 from tests.unit.retention.test_freeing import (
@@ -150,6 +150,43 @@ def test_a_retry_goes_with_the_topic_that_it_was_to_come_to(how: Stop) -> None:
     harness = rebuild(harness, crashed(harness))
     assert harness.tick(LONG_MS) == 1
     assert (values(harness, "g.retry", 1), values(harness, "h.retry", 1)) == ([], [b"h"])
+
+
+def test_many_groups_are_carried_though_no_segment_declares_them_all() -> None:
+    """Their timers are then carried in more frames."""
+    harness = broker()
+    harness.create_topic("t", 60)
+    groups = [b"g%d" % number for number in range(24)]
+    for group in groups:
+        assert harness.produce("t", 1, [long(group, group)]).error == 0
+        harness.clock.advance_ms(1_000)
+    fill(harness, 4)
+    run(harness, 6 * MS_PER_HOUR)
+    assert start_pos(harness) >= 3 * SEGMENT
+    harness = rebuild(harness, crashed(harness))
+    assert harness.tick(LONG_MS) == len(groups)
+    assert all(values(harness, f"{group.decode()}.retry", 1) == [group] for group in groups)
+
+
+def test_a_retry_whose_topic_frame_rotted_is_recovered_with_the_topic() -> None:
+    """As a record of such a topic is."""
+    harness = BrokerHarness()
+    harness.create_topic("t", 1)
+    harness.create_topic("g.retry", 1)
+    topic_id = harness.topic("g.retry").topic_id
+    place = harness.broker.wrote_pos - 100
+    assert harness.produce("t", 0, [Record(b"now"), failed(b"again")]).error == 0
+    path = harness.segment_paths()[0]
+    disk = crashed(harness)
+    disk.flip(path, place, 1)
+    for directory in DERIVED:
+        disk.remove_tree(directory)
+    disk.unlink(PATHS.checkpoint)
+    harness = BrokerHarness(disk, harness.clock, harness.config)
+    assert len(harness.report.damage) == 1
+    assert values(harness, "t") == [b"now"]
+    assert harness.tick(10_000) == 1
+    assert values(harness, f"recovered-topic-{topic_id}") == [b"again"]
 
 
 class Walk:
