@@ -1,5 +1,6 @@
 """ConsumeQueue files: never trusted, rebuilt where they are wrong, durable when a job says so."""
 
+import errno
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -341,6 +342,28 @@ def test_a_file_whose_name_the_process_before_did_not_sync_survives_a_power_cut(
     disk = harness.disk.crashed("dropped", random.Random(1))
     assert disk.exists(path_of(harness))
     assert offline_scenario.check(disk).faults == []
+
+
+def test_a_name_is_synced_though_the_file_could_not_be_opened_at_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The process was out of files, and a sync ended before it had one again."""
+    harness = with_topic()
+    queues = harness.broker._store._queues
+    harness.produce("t", 0, [Record(b"%d" % number) for number in range(8)])
+
+    def refuse(path: Path, **_: bool) -> File:
+        raise StorageError(path, "open", errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(harness.disk, "open", refuse)
+        assert queues.save(harness.partition(), units_max=9) == 9
+    job = queues.sync_job()
+    job.run()
+    queues.end_sync(job)
+    assert take_checkpoint(harness).error is None
+    assert harness.partition().units_saved == 8
+    assert harness.disk.crashed("dropped", random.Random(1)).exists(path_of(harness))
 
 
 def test_a_job_covers_what_was_written_since_the_last_one_that_ended(

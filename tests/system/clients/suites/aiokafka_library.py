@@ -114,7 +114,7 @@ class Reader:
                 )
             )
         except KafkaError as error:
-            raise RefusedError(error.errno, str(error)) from error
+            raise RefusedError(getattr(error, "errno", -1), str(error)) from error
 
     def committed(self, topic: str, partition: int) -> int | None:
         found: int | None = self._runner.run(
