@@ -1,7 +1,12 @@
 """Consumer retry: a record that is produced back comes again later, and in the end is dead."""
 
+import errno
+from pathlib import Path
+
 import pytest
 
+from _core.queue.partition import Topic
+from appliance.errors import StorageError
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.wire_client import WireClient
 from tests.support.harness.broker_harness import with_topic
@@ -369,6 +374,19 @@ def test_a_full_disk_refuses_a_retry_as_any_other_record(client: WireClient) -> 
         client.harness.housekeep()
     assert retry(client) == 0
     assert client.harness.tick(10_000) == 1
+
+
+def test_an_error_of_the_disk_while_a_topic_is_made_is_no_refusal(
+    client: WireClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends the process, as any error of the disk."""
+
+    def fail(name: str, _count: int) -> Topic:
+        raise StorageError(Path(name), "write", errno.EIO, "I/O error")
+
+    monkeypatch.setattr(client.harness.broker.topics, "create_named", fail)
+    with pytest.raises(StorageError):
+        retry(client)
 
 
 def test_an_address_has_so_many_topics_made_at_once(client: WireClient) -> None:
