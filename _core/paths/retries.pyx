@@ -65,8 +65,8 @@ cdef class Retries:
         if name.size < 0 or self.rules is None:
             return INVALID_NAME
         text = (<const char*>name.data)[:name.size]
-        if name.size > 1 and text[:1] == text[-1:] == b'"':
-            text = text[1:-1]    # as Spring and Connect's JsonConverter write it
+        if name.size > 1 and name.data[0] == name.data[name.size - 1] == c'"':
+            text = text[1:name.size - 1]    # as Spring and Connect's JsonConverter write it
         # Most batches have one group.
         for i, group in enumerate(self.groups):
             if group.name == text:

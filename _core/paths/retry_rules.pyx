@@ -63,7 +63,8 @@ cdef class RetryRules:
                 or None, why not, and whether that may be gone when it is asked again.
         """
         self.projections = projections
-        self.level_delays_ms = tuple(level_ms[_FIRST_LEVEL - 1:SCHEDULE_MAX] or level_ms[-1:])
+        first = min(_FIRST_LEVEL, len(level_ms)) - 1
+        self.level_delays_ms = tuple(level_ms[first:SCHEDULE_MAX])
         self.make_topic = make_topic
 
     cdef RetryGroup find(self, bytes name):
