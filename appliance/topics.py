@@ -11,6 +11,7 @@ from uuid import UUID
 
 from _core.queue.partition import Topic
 from _core.state.projections import Projections
+from appliance.allowance import Allowance
 from appliance.client_log import ANYBODY, ClientLog
 from appliance.config.config import Config
 from appliance.errors import (
@@ -29,6 +30,16 @@ NO_SUCH_TOPIC: Final = "This server does not host this topic-partition."
 NAMED_PART: Final = 0.75
 """Of all topics and partitions that may exist: as many may come from clients that name them."""
 
+NAMED_BURST: Final = 100
+"""Topics that one address may create at once by naming them: in a request for metadata, or as the
+group of a retry. One that names ten thousand must not take the place of everybody's."""
+
+NAMED_PER_S: Final = 5
+"""Topics a second that it may create so for ever."""
+
+PARTITIONS_COUNTED: Final = 16
+"""A topic with more partitions counts as several."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -42,6 +53,7 @@ class Topics:
         self._store = store
         self._projections = projections
         self._config = config
+        self._named = Allowance(NAMED_BURST, NAMED_PER_S)
         self._is_debug = _log.isEnabledFor(logging.DEBUG)
 
     def all(self) -> list[Topic]:
@@ -94,6 +106,17 @@ class Topics:
         topic = self._store.create(name, partition_count, given)
         self._log_change("created", topic, logging.INFO)
         return topic
+
+    def may_name(self, partition_count: int, address: str, now_ms: int) -> bool:
+        """Return whether a client may create a topic by naming it now; if so, it counts.
+
+        Args:
+            partition_count: of the topic.
+            address: IP address of the client.
+            now_ms: monotonic ms, not below that of the last call.
+        """
+        count = 1 + (partition_count - 1) // PARTITIONS_COUNTED
+        return all(self._named.take(address, now_ms) for _ in range(count))
 
     def create_named(self, name: str, partition_count: int) -> Topic:
         """Make a topic because a client named it; some are left for those who ask for one.

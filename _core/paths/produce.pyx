@@ -469,7 +469,7 @@ cdef class ProducePath:
                 f"the maximum frame size is {self.writer.frame_size_max}"
             )
             o.error = MESSAGE_TOO_LARGE
-        elif others and not self.writer.fits(others, size):
+        elif others and not self.writer.fits(topic, others, size):
             self.message = "too many groups for the size of a segment: send one batch for each"
             o.error = MESSAGE_TOO_LARGE
         elif not self.writer.prepare_all(topic, others, size, room, now_ms):
@@ -487,7 +487,7 @@ cdef class ProducePath:
         cdef FrameBody body
         cdef uint8_t patch[BATCH_HEADER_SIZE]
         cdef uint32_t crc
-        if not self._prepare(topic, [], frame_size(0, size, 0), ROOM_RECORDS, now_ms, o):
+        if not self._prepare(topic, None, frame_size(0, size, 0), ROOM_RECORDS, now_ms, o):
             return 0
         memcpy(patch, data, BATCH_HEADER_SIZE)
         store_u64(patch + BATCH_AT_BASE_OFFSET, partition.next_offset)

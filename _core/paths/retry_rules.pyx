@@ -8,7 +8,7 @@ in GROUP.retry, later each time. After the last attempt it goes to GROUP.dlq ins
 
 The topic settings `retry.schedule` and `retry.max` of GROUP.retry are the rules of its group. While
 that topic does not exist, the defaults apply: the delay levels from the third on, 16 attempts. Both
-topics are made when the first record goes there.
+topics are created when the first record goes there.
 
 Layer 0: no I/O, no clock.
 """
@@ -59,8 +59,8 @@ cdef class RetryRules:
         Args:
             projections: has the topics.
             level_ms: delay of each level in ms.
-            make_topic: function of a name and a number of partitions that makes a topic. Returns it
-                or None, why not, and whether that may be gone when it is asked again.
+            make_topic: function of a name and a number of partitions that creates a topic. Returns
+                it or None, why not, and whether a later call may succeed.
         """
         self.projections = projections
         first = min(_FIRST_LEVEL, len(level_ms)) - 1
@@ -92,6 +92,6 @@ cdef class RetryRules:
             text = name.decode("ascii")
             topic, why, self.may_come_later = self.make_topic(text, len(home.topic.partitions))
             if topic is None:
-                self.why_not = f"the topic {text} cannot be made: {why}"
+                self.why_not = f"the topic {text} cannot be created: {why}"
                 return None
         return <Partition>topic.partitions[home.index % len(topic.partitions)]

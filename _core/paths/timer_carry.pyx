@@ -311,7 +311,7 @@ cdef class TimerCarry:
             self._encode(first, end, tables_size, &h)
             size = frame_size(tables_size, 0, self.batch.size)
             others = self._other_topics(first, end)
-            has_room = not others or self.writer.fits(others, size)
+            has_room = not others or self.writer.fits(partition.topic, others, size)
             if has_room:
                 break
             # The declarations of so many topics do not fit into a segment: with fewer timers.

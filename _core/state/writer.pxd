@@ -14,7 +14,7 @@ cdef class LogWriter:
     # the disk is full.
     cdef bint prepare(self, Topic topic, int64_t size, int room, int64_t now_ms) except -1
     # Whether a segment has room for a frame and the declarations of other topics, besides its own.
-    cdef bint fits(self, list others, int64_t size) except -1
+    cdef bint fits(self, Topic topic, list others, int64_t size) except -1
     # The same for a frame whose timers point to other topics: these are declared as well.
     # REQUIRES: it fits.
     cdef bint prepare_all(

@@ -69,9 +69,15 @@ cdef class LogWriter:
             self.tail.unapplied_pos = -1
         return True
 
-    cdef bint fits(self, list others, int64_t size) except -1:
+    cdef bint fits(self, Topic topic, list others, int64_t size) except -1:
         cdef Topic other
-        cdef int64_t total = size
+        cdef int64_t total = size, end = self.tail.segment_end
+        cdef bint is_declared = topic.declared_in == end
+        for other in others:
+            is_declared = is_declared and other.declared_in == end
+        # The payloads may take long to encode, and are seldom needed.
+        if is_declared and size + FRAME_HEADER_SIZE <= end - self.tail.pointers.wrote:
+            return True
         for other in others:
             payload = self.topic_payload(other)
             total += frame_size((len(payload) + 7) & ~7, 0, 0)
@@ -82,6 +88,8 @@ cdef class LogWriter:
     ) except -1:
         cdef int64_t end = -1
         cdef Topic other
+        if not others:
+            return self.prepare(topic, size, room, now_ms)
         # A declaration may begin a new segment, in which those before it are to be repeated.
         while self.tail.segment_end != end:
             end = self.tail.segment_end

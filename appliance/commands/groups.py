@@ -24,6 +24,7 @@ from appliance.commands.output import (
     print_table,
     printable,
 )
+from appliance.dead_letters import retry_topic
 from appliance.errors import ConfigError, RequestError, UnknownTopicError
 from appliance.system.clock import SystemClock
 from appliance.units import counted
@@ -197,7 +198,7 @@ def alter_group(
     changes = {name: value for name, value in given.items() if value is not None}
     if not changes:
         raise ConfigError("there is nothing to change: use --retry-schedule or --retry-max")
-    topic = f"{group}.retry"
+    topic = retry_topic(group)
     with kafka_client.admin_client(bootstrap) as client:
         is_there = topic in client.list_topics()
         if not is_there:

@@ -5,10 +5,9 @@ I/O.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
-from appliance.allowance import Allowance
 from appliance.config.config import Config
 from appliance.model import ColdPlace
 from appliance.offset_search import OffsetSearch
@@ -17,7 +16,6 @@ from appliance.store.state.group_store import GroupStore
 from appliance.system.clock import Clock
 from appliance.topics import Topics
 from appliance.units import NS_PER_MS
-from compat.kafka.auto_creation import auto_creation
 from compat.kafka.groups.coordinator import GroupCoordinator
 from compat.kafka.protocol.slices import SlicedAnswer
 
@@ -94,7 +92,6 @@ class Node:
             called after the work.
         later: (answer): calls `step` of the answer in a later turn, when it comes to it.
         client: the sender of the request.
-        auto_creation: how many topics it may create by naming them.
     """
 
     broker: ControlBroker
@@ -104,7 +101,6 @@ class Node:
     aside: Callable[[Callable[[], Callable[[], None] | None], Callable[[], None]], None]
     later: Callable[[SlicedAnswer], None]
     client: Client = Client()
-    auto_creation: Allowance = field(default_factory=auto_creation)
 
     def for_client_id(self, client_id: str) -> "Node":
         """Return the node as a request with this client id meets it."""
@@ -117,7 +113,6 @@ class Node:
             self.aside,
             self.later,
             Client(client_id, self.client.host),
-            self.auto_creation,
         )
 
     @property

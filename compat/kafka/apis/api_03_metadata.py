@@ -184,9 +184,10 @@ def _answer_by_name(node: Node, version: int, name: str, may_create: bool) -> Fi
             if not node.routes.leads:
                 # After an error, librdkafka asks the one broker that it is connected to again.
                 raise RemoteProtocolError("a slave creates no topics: ask the master")
-            if not node.auto_creation.take(node.client.host, node.now_ms()):
+            count = broker.config.default_partition_count
+            if not broker.topics.may_name(count, node.client.host, node.now_ms()):
                 return _refuse(ErrorCode.leader_not_available, name, None)
-            topic = broker.topics.create_named(name, broker.config.default_partition_count)
+            topic = broker.topics.create_named(name, count)
         except RequestError as error:
             return _refuse(code_of(error), name, None)
     return _describe(node, version, topic)

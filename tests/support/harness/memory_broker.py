@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 from uuid import UUID
 
+from appliance.allowance import Allowance
 from appliance.config.config import Config
 from appliance.errors import (
     DiskFullError,
@@ -22,6 +23,7 @@ from appliance.store.state.group_frames import (
     GroupFrame,
     OffsetEntry,
 )
+from appliance.topics import NAMED_BURST, NAMED_PER_S
 from compat.kafka.groups.coordinator import GroupCoordinator
 from compat.kafka.node import ControlBroker, Node
 from tests.support.harness.turns import Turns
@@ -75,6 +77,10 @@ class MemoryTopics:
         self.changes = ChangePositions(lambda: 0)
         self._topics: dict[str, MemoryTopic] = {}
         self._topic_count_ever = 0
+        self._named = Allowance(NAMED_BURST, NAMED_PER_S)
+
+    def may_name(self, _partition_count: int, address: str, now_ms: int) -> bool:
+        return self._named.take(address, now_ms)
 
     def all(self) -> list[MemoryTopic]:
         return list(self._topics.values())

@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 
 from appliance.errors import PolicyError, RemoteProtocolError
+from appliance.topics import NAMED_BURST, NAMED_PER_S
 from compat.kafka import dispatch
-from compat.kafka.auto_creation import BURST, PER_S
 from compat.kafka.node import Client, Node
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.harness.broker_harness import BrokerHarness
@@ -184,15 +184,15 @@ def errors_of(node: Node, names: list[str]) -> list[int]:
 def test_an_address_creates_only_so_many_topics_at_once() -> None:
     broker = MemoryBroker(small_config(default_partition_count=1))
     node = memory_node(broker)
-    names = [f"t{number}" for number in range(BURST + 20)]
+    names = [f"t{number}" for number in range(NAMED_BURST + 20)]
     wait = ErrorCode.leader_not_available
-    assert errors_of(node, names) == [0] * BURST + [wait] * 20
-    assert len(broker.topics.all()) == BURST
+    assert errors_of(node, names) == [0] * NAMED_BURST + [wait] * 20
+    assert len(broker.topics.all()) == NAMED_BURST
     other = replace(node, client=Client(host="10.0.0.2"))
     assert errors_of(other, ["other"]) == [0]
     broker.clock.advance_ms(2_000)
     found = errors_of(node, names)
-    assert found == [0] * (BURST + 2 * PER_S) + [wait] * (20 - 2 * PER_S)
+    assert found == [0] * (NAMED_BURST + 2 * NAMED_PER_S) + [wait] * (20 - 2 * NAMED_PER_S)
     broker.clock.advance_ms(60_000)
     assert errors_of(node, names) == [0] * len(names)
 

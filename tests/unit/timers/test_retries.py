@@ -303,7 +303,7 @@ def test_a_batch_whose_topics_cannot_be_made_is_refused_and_nothing_of_it_is_sto
     both = [Raw(b"now"), failed((b"x-retry-group", b"h")), failed((b"x-retry-group", b"i"))]
     part = client.produce("t", 0, make_batch(both))
     assert part.error_code == ErrorCode.policy_violation
-    assert "the topic i.retry cannot be made: only a quarter of topics" in part.error_message
+    assert "the topic i.retry cannot be created: only a quarter of topics" in part.error_message
     assert fetched(client, "t") == []
     assert client.harness.tick(10_000) == 1
     assert retry(client) == 0
@@ -414,6 +414,10 @@ def test_a_batch_whose_topics_do_not_fit_into_a_segment_is_refused() -> None:
         failed((b"x-retry-group", b"g%d" % number), (b"x-retry-attempt", b"16"))
         for number in range(16)
     ]
+    roll = harness.broker.log.tail.segment_end
+    for _ in range(99):
+        assert client.produce("t", 0, make_batch([Raw(bytes(3_000))])).error_code == 0
+    assert harness.broker.log.tail.segment_end > roll, "they are declared in an earlier segment"
     part = client.produce("t", 0, make_batch(groups + dead))
     assert part.error_code == ErrorCode.message_too_large
     assert "too many groups" in part.error_message
