@@ -97,6 +97,8 @@ def test_arguments_that_make_no_sense_are_refused_with_status_2(latermq: Command
         "status --admin nowhere",
         "tail t --group ''",
         "groups reset-offsets '' --to latest",
+        "groups alter g",
+        "groups alter '' --retry-max 3",
     ):
         latermq.fails(command, 2)
 
@@ -574,3 +576,25 @@ def test_ctrl_c_inside_of_the_client_library_is_not_swallowed() -> None:
             with pytest.raises(KeyboardInterrupt):
                 work()
     assert steps == ["went on"]
+
+
+def test_the_retries_of_a_group_are_settings_of_its_topic(latermq: CommandLine, topic: str) -> None:
+    """The first change creates the topic."""
+    group = f"{topic}-group"
+
+    def settings() -> dict[str, str]:
+        found = latermq.ok(f"topics describe {group}.retry --json").json()
+        settings: dict[str, str] = found["settings"]
+        return settings
+
+    refused = latermq.fails(f"groups alter {group} --retry-schedule soon")
+    assert "retry.schedule='soon' is invalid: use 1 to 64 delays" in refused
+    assert latermq.fails(f"topics describe {group}.retry")
+    both = latermq.ok(f"groups alter {group} --retry-schedule '1s 5m' --retry-max 3")
+    assert both.stdout == f"{group}.retry created: 2 settings\n"
+    assert settings() == {"retry.schedule": "1s 5m", "retry.max": "3"}
+    one = latermq.ok(f"groups alter {group} --retry-max 0")
+    assert one.stdout == f"{group}.retry changed: 1 setting\n"
+    assert settings() == {"retry.schedule": "1s 5m", "retry.max": "0"}
+    assert "use a whole number from 0" in latermq.fails(f"groups alter {group} --retry-max -1")
+    assert latermq.fails("groups alter a/b --retry-max 3")

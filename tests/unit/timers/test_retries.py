@@ -402,6 +402,19 @@ def test_an_address_has_so_many_topics_made_at_once(client: WireClient) -> None:
     assert retry(client) == 0
 
 
+def test_retries_and_requests_for_metadata_share_the_allowance(client: WireClient) -> None:
+    broker = client.harness.broker
+    assert retry(client) == 0
+    now_ms = client.harness.clock.monotonic_ns() // 1_000_000
+    for _ in range(99):
+        assert broker.topics.may_name(1, broker.timer_quota.address, now_ms)
+    batch = make_batch([failed((b"x-retry-group", b"h"))])
+    part = client.produce("t", 0, batch)
+    assert part.error_code == ErrorCode.kafka_storage_error
+    assert "one address may create 100 topics at once and 5 a second" in part.error_message
+    assert retry(client) == 0
+
+
 def test_a_batch_whose_topics_do_not_fit_into_a_segment_is_refused() -> None:
     """Each segment declares the topics that its timers point to."""
     harness = with_topic(64, config=small_config(partition_count_max_per_topic=64))
