@@ -99,7 +99,7 @@ cdef class BatchSplitter:
     cdef int _check_headers(self, Record* r, int32_t i, int look) noexcept nogil
     cdef int _read_ask(
         self, Record* r, int32_t i, int64_t now_ms, int64_t base_ms, int64_t delay_max_ms,
-        bint forgives, DelayAsk* ask
+        bint only_retry, DelayAsk* ask
     ) except -1 nogil
     cdef int _resolve_due(
         self, DelayAsk* ask, int32_t i, int64_t now_ms, int64_t base_ms, int64_t delay_max_ms

@@ -12,8 +12,8 @@ The contract is docs/DELAY.md. A record that is held or due at once loses its re
 gains `x-accepted-at`, `x-due-at` and, if it has an id, `x-due-id`. It is rewritten only once, here,
 so that a delivery merely copies it.
 
-A record that a consumer wants again (`x-retry-group`) is a timer that points to another topic. How
-often it came before is in the record; `RetryRules` says when it comes next.
+A retried record (`x-retry-group`) is a timer that points to another topic. The record says how many
+attempts it had; `RetryRules` says when the next one is due.
 
 Layer 0: no I/O, no clock.
 """
@@ -100,7 +100,7 @@ cdef class BatchSplitter:
             header_count_max: maximum number of headers per record.
             header_size_max: maximum size of all headers of a record, bytes.
             delayed_count_max: maximum number of timers and cancels of a batch.
-            retry_rules: say when a record comes again; without them none can.
+            retry_rules: say when a record is retried; without them none can be.
         """
         assert 1 <= len(level_ms) <= LEVELS_MAX
         for i, delay in enumerate(level_ms):
@@ -209,11 +209,11 @@ cdef class BatchSplitter:
 
     cdef int _read_ask(
         self, Record* r, int32_t i, int64_t now_ms, int64_t base_ms, int64_t delay_max_ms,
-        bint forgives, DelayAsk* ask
+        bint only_retry, DelayAsk* ask
     ) except -1 nogil:
         """Read the delay parameters of record `i`. The last header of each name counts.
 
-        `forgives`: read nothing but what it says of a retry.
+        `only_retry`: read only what it says of a retry.
         """
         cdef Cursor c = cursor_of(r.headers, r.end - r.headers)
         cdef Slice key, value
@@ -236,13 +236,13 @@ cdef class BatchSplitter:
                 if name >= HEADER_REQUESTS:
                     own_count += 1
                     own_bytes += c.p - start
-            elif forgives:
+            elif only_retry:
                 continue
             elif name >= HEADER_NEAR_MISSES:
                 return self._fault(SPLIT_NEAR_MISS, i, name, 0)
             elif name >= HEADER_NOT_BUILT:
                 return self._fault(SPLIT_NOT_BUILT, i, name, 0)
-        if not forgives:
+        if not only_retry:
             fault = self._resolve_due(ask, i, now_ms, base_ms, delay_max_ms)
             if fault != SPLIT_OK:
                 return fault
@@ -288,7 +288,7 @@ cdef class BatchSplitter:
             return self._fault(SPLIT_CANCEL_CONTRADICTION, i, HEADER_CANCEL, 0)
         return SPLIT_OK
 
-    # Records that are to come again
+    # Retries
 
     cdef int _resolve_retry(
         self, DelayAsk* ask, int32_t i, int64_t now_ms, int64_t base_ms

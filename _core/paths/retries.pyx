@@ -1,10 +1,10 @@
-"""The records of one batch that consumers want again: their groups, and where they go.
+"""The retried records of one batch: their groups, and the topics that they point to.
 
     split     resolve        counts the attempt, and leaves a mark in the timer entry
-    loop      find_targets   the topics GROUP.retry and GROUP.dlq, made on first use
+    loop      find_targets   the topics GROUP.retry and GROUP.dlq, created on first use
               point          the target in place of the mark
 
-A thread may split a large batch. The topics are looked up, and made, on the event loop.
+A thread may split a large batch. The topics are looked up, and created, on the event loop.
 
 Layer 0: no I/O, no clock.
 """

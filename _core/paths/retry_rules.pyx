@@ -1,7 +1,7 @@
-"""The rules of consumer retry: how often a record comes again, when, and in which topic.
+"""The rules of consumer retry: how often a record is retried, when, and in which topic.
 
-A consumer that cannot handle a record produces it back with `x-retry-group: GROUP`. It comes again
-in GROUP.retry, later each time. After the last attempt it goes to GROUP.dlq instead.
+A consumer that cannot handle a record produces it back with `x-retry-group: GROUP`. The broker
+delivers it to GROUP.retry, later each time. After the last attempt it goes to GROUP.dlq instead.
 
     attempt 1, 2, ... attempt_max      GROUP.retry, after the delay of the attempt
     after that                         GROUP.dlq, at once

@@ -2,7 +2,7 @@
 
     x-accepted-at, x-due-at                       always
     x-due-id                                      if it has an id
-    x-retry-attempt, x-origin, x-retry-reason     if its consumer wants it again
+    x-retry-attempt, x-origin, x-retry-reason     if it is retried
 
 All of them replace those that came with the record. The origin is where the record was delivered
 first. A consumer that says so sets `x-origin`, which then stays as it is. Without it the broker
@@ -132,7 +132,7 @@ cdef class Rewriter:
                 p += c.p - start
         return p
 
-    # Records that are to come again
+    # Retries
 
     cdef int _write_origin(self, Topic topic) except -1 nogil:
         cdef uint8_t digits[DIGITS_MAX]

@@ -126,9 +126,7 @@ class DeadLetters:
         name = dlq_topic(group)
         topic = self._broker.topics.find(name)
         if topic is None:
-            raise FindError(
-                "unknown", f"no record of {group!r} has died: there is no topic {name!r}"
-            )
+            raise FindError("unknown", f"{group!r} has no dead letters: there is no topic {name!r}")
         return topic
 
     def _chosen(self, topic: Topic, request: DeadListRequest) -> list[Partition]:

@@ -41,7 +41,7 @@ _RECORD: Final = {
     "reason": {**_OCTETS, "description": "x-retry-reason"},
 }
 
-_UNKNOWN: Final = error("nothing has died, or there is no such partition or record")
+_UNKNOWN: Final = error("the group has no dead letters, or there is no such partition or record")
 
 _CHANGES: Final = {
     "403": error("the request comes from a web page of another origin"),

@@ -81,7 +81,7 @@ class DeadLetters:
     @property
     def missing(self) -> str:
         """What to say if there is no such topic."""
-        return f"no record of {printable(self._group)} has died: there is no topic {self._shown}"
+        return f"{printable(self._group)} has no dead letters: there is no topic {self._shown}"
 
     @property
     def _shown(self) -> str:

@@ -189,7 +189,7 @@ def alter_group(
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Change when records come again that consumers of a group could not handle.
+    """Change how often, and when, the records of a group are retried.
 
     The rules are settings of the topic GROUP.retry, which is created if there is none.
     """

@@ -240,7 +240,7 @@ class Status:
         if self.failure is not None:
             raise self.failure
         if group not in self.known_groups:
-            raise FindError("unknown", f"no record of {group!r} has died")
+            raise FindError("unknown", f"{group!r} has no dead letters")
 
     def _dead_item(self, place: Place) -> dict[str, Any]:
         headers = [(b"x-retry-attempt", b"16"), (b"x-retry-reason", b"no")]

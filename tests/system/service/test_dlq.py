@@ -162,9 +162,7 @@ def test_where_nothing_has_died_a_list_says_so(latermq: CommandLine, group: str)
     assert "in partition 1" in latermq.ok(f"dlq list {group} --partition 1").stderr
     missing = latermq.ok("dlq list nobody --json")
     assert missing.stdout == ""
-    assert missing.stderr == (
-        "latermq: no record of nobody has died: there is no topic nobody.dlq\n"
-    )
+    assert missing.stderr == ("latermq: nobody has no dead letters: there is no topic nobody.dlq\n")
     for command in ("show nobody 0:0", "replay nobody --all", "purge nobody --yes"):
         assert "there is no topic nobody.dlq" in latermq.fails(f"dlq {command}")
     assert "nobody.dlq" not in latermq.ok("topics list").stdout
