@@ -402,6 +402,13 @@ def test_an_address_has_so_many_topics_made_at_once(client: WireClient) -> None:
     assert retry(client) == 0
 
 
+def test_a_topic_counts_once_for_each_sixteen_partitions() -> None:
+    client = WireClient(with_topic(33, config=small_config(partition_count_max_per_topic=64)))
+    batches = [make_batch([failed((b"x-retry-group", b"g%d" % number))]) for number in range(40)]
+    errors = [client.produce("t", 0, batch).error_code for batch in batches]
+    assert errors == [0] * 33 + [ErrorCode.kafka_storage_error] * 7
+
+
 def test_retries_and_requests_for_metadata_share_the_allowance(client: WireClient) -> None:
     broker = client.harness.broker
     assert retry(client) == 0
