@@ -13,6 +13,7 @@ CUTS ?= 20
 FILLS ?= 20
 DAYS ?= 365
 TIMERS ?= 100000
+SCHEDULES ?= 100000
 JOBS ?= logical
 PY := .venv/bin/python
 PIP_INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check
@@ -52,6 +53,7 @@ soak: sanitized  ## ROUNDS kills, CUTS power cuts, FILLS, STATES crashes, LIVES,
 	@$(PYTEST) tests/system/kill9 tests/system/replication tests/unit/store tests/unit/offsets \
 		tests/system/fuzz tests/system/realdisk tests/system/clients/test_rebalances.py \
 		tests/unit/retention/test_year.py tests/unit/replication/test_pair_schedules.py \
+		tests/unit/timers/test_cron_rules.py --schedules $(SCHEDULES) \
 		--lives $(LIVES) --days $(DAYS) --timers $(TIMERS) \
 		--rounds $(ROUNDS) --power-cuts $(CUTS) --fills $(FILLS) --states $(STATES) \
 		--fuzz-seconds $(FUZZ) --timeout 0 -o faulthandler_timeout=0

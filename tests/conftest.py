@@ -41,6 +41,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--days", type=int, default=30, help="how long a broker of the year lives")
     parser.addoption("--timers", type=int, default=1_500, help="how many timers it has pending")
     parser.addoption(
+        "--schedules", type=int, default=3_000, help="how many random schedules to compare"
+    )
+    parser.addoption(
         "--fuzz-seconds", type=float, default=0, help="how long to fuzz; 0: a fixed number of cases"
     )
 
@@ -109,6 +112,13 @@ def days(request: pytest.FixtureRequest) -> int:
 def timers(request: pytest.FixtureRequest) -> int:
     """How many timers are pending at the start of these days."""
     value: int = request.config.getoption("--timers")
+    return value
+
+
+@pytest.fixture
+def schedules(request: pytest.FixtureRequest) -> int:
+    """How many random schedules to compare with their model."""
+    value: int = request.config.getoption("--schedules")
     return value
 
 

@@ -67,6 +67,7 @@ LAYERS: Final[dict[str, int]] = {
     # 3: sans-IO
     "appliance.coordination": 3,
     "appliance.coordination.*": 3,
+    "appliance.cron_rules": 3,
     "appliance.early_expiry": 3,
     "appliance.offset_search": 3,
     "appliance.pending_timers": 4,

@@ -13,6 +13,7 @@ import sysconfig
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -167,6 +168,10 @@ OF_SPARK = (
 """What only `latermq[spark]` can use; nothing else imports what it adds."""
 
 
+DATA: Final = frozenset({"tzdata"})
+"""What nothing imports: zoneinfo reads it where the system has no zones."""
+
+
 def imported_by(files: Iterable[SourceFile]) -> set[str]:
     """The distributions that files import something of."""
     found = {each.top for each in find_imports(files)}
@@ -180,7 +185,7 @@ def test_each_library_that_is_imported_is_required_and_no_other_is() -> None:
     files = package_files((".py", ".pyx"))
     of_extra = set(requirements("requirements-spark.in"))
     everywhere = imported_by(each for each in files if not each.path.startswith(OF_SPARK))
-    assert everywhere == set(requirements("requirements.in"))
+    assert everywhere == set(requirements("requirements.in")) - DATA
     assert imported_by(files) == everywhere | of_extra
 
 

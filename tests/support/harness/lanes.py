@@ -220,6 +220,12 @@ SLOW_FUNCTIONS: Final[Mapping[str, Mapping[str, float]]] = {
     "unit/timers/test_cold_timers.py": {
         "test_any_mix_of_cold_and_hot_is_delivered_once_and_in_order": 1.0,
     },
+    "unit/timers/test_cron_rules.py": {
+        "test_each_second_around_a_change_has_the_next_instant_of_the_model": 1.7,
+        "test_random_schedules_are_those_of_the_model": 2.5,
+        "test_ten_years_are_those_of_the_model": 9,
+        "test_the_hours_around_each_change_are_those_of_the_model": 6,
+    },
 }
 """Path -> function, or class of a state machine -> seconds, all of its cases together."""
 
