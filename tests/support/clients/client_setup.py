@@ -20,6 +20,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[3]
 CLIENTS: Final = ROOT / "tests" / "system" / "clients"
 KAFKA_TOOLS: Final = CLIENTS / "kafka_tools"
+JUNIT: Final = CLIENTS / "junit"
 CONNECTOR: Final = ROOT / "tests" / "system" / "spark" / "connector"
 BUILD: Final = ROOT / "build" / "clients"
 REQUIREMENTS: Final = ROOT / "requirements-dev.txt"
@@ -169,6 +170,12 @@ PARTS: Final = (
         [KAFKA_TOOLS / name for name in ("pom.xml", "jars.sha256", "Tools.java")],
         {"javac": "default-jdk-headless", "java": "default-jre-headless", "mvn": "maven"},
         _install_kafka_tools,
+    ),
+    Part(
+        "junit",
+        [JUNIT / "pom.xml", JUNIT / "jars.sha256"],
+        {"javac": "default-jdk-headless", "java": "default-jre-headless", "mvn": "maven"},
+        lambda directory: _get_jars(JUNIT, directory / "jars"),
     ),
     Part(
         "spark_connector",

@@ -38,6 +38,7 @@ SLOW_FILES: Final[Mapping[str, float]] = {
     "system/replication/test_sync_promotion.py": 10,
     "system/service/test_serve.py": 15,
     "system/service/test_start_and_stop.py": 9,
+    "system/service/test_testing_page.py": 18,
     "test_packages.py": 20,
     "test_source.py": 60,
     "test_tidy.py": 8,

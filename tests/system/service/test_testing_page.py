@@ -12,6 +12,8 @@ import pytest
 
 from appliance.config.config import Address, Config
 from appliance.errors import ConfigError
+from tests.support.clients.client_runs import JAVA
+from tests.support.clients.client_setup import ClientMissingError, find
 from tests.support.docs.source_files import ROOT
 from tests.support.harness.appliance_process import (
     CONFIG,
@@ -24,16 +26,21 @@ from tests.support.harness.command_line import CommandLine
 HOUR_MS = 3_600_000
 
 
-def test_the_fixture_and_the_tests_of_the_page_pass(tmp_path: Path) -> None:
+def write_files(directory: Path, language: str) -> list[str]:
+    """Write the files of one language that the page shows; return their names."""
     text = (ROOT / "docs" / "TESTING.md").read_text()
-    blocks = re.findall(r"^```python\n# (\S+)\n(.*?)^```$", text, re.M | re.S)
-    assert [name for name, _ in blocks] == ["conftest.py", "test_orders.py"]
+    blocks = re.findall(rf"^```{language}\n(?:#|//) (\S+)\n(.*?)^```$", text, re.M | re.S)
     for name, program in blocks:
-        (tmp_path / name).write_text(program)
+        (directory / name).write_text(program)
+    return [name for name, _ in blocks]
+
+
+def run_with_latermq(tmp_path: Path, *arguments: str | Path, **environment: str) -> str:
+    """Run a program in a directory, with `latermq` on its path; return all that it prints."""
     # The disk of this machine may be almost full.
     (tmp_path / "small.toml").write_text(CONFIG)
     command = tmp_path / "bin" / "latermq"
-    command.parent.mkdir()
+    command.parent.mkdir(exist_ok=True)
     more = f"--config {tmp_path}/small.toml"
     command.write_text(
         f'#!/bin/sh\n[ "$1" = serve ] && exec {latermq_command()} "$@" {more}\n'
@@ -42,15 +49,53 @@ def test_the_fixture_and_the_tests_of_the_page_pass(tmp_path: Path) -> None:
     command.chmod(0o755)
     path = f"{command.parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "."],
+        arguments,
         cwd=tmp_path,
-        env=os.environ | {"PATH": path},
+        env=os.environ | environment | {"PATH": path},
         capture_output=True,
         text=True,
         check=False,
         timeout=120,
     )
-    assert "2 passed" in done.stdout, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def found(client: str) -> Path:
+    """Return the directory of a client; skip the test if it is not installed."""
+    try:
+        return find(client)
+    except ClientMissingError as missing:
+        pytest.skip(str(missing))
+
+
+def test_the_fixture_and_the_tests_of_the_page_pass(tmp_path: Path) -> None:
+    assert write_files(tmp_path, "python") == ["conftest.py", "test_orders.py"]
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "."]
+    printed = run_with_latermq(tmp_path, sys.executable, "-m", "pytest", *options)
+    assert "2 passed" in printed, printed
+
+
+def test_the_class_for_node_and_its_test_pass(tmp_path: Path) -> None:
+    modules = found("kafkajs") / "node_modules"
+    assert write_files(tmp_path, "js") == ["latermq.js", "orders.test.js"]
+    printed = run_with_latermq(
+        tmp_path, "node", "--test", NODE_PATH=str(modules), TMPDIR=str(tmp_path)
+    )
+    assert re.search(r"pass 1\n.*fail 0\n", printed), printed
+    assert not list(tmp_path.glob("latermq-*")), "the directory of the broker is left"
+
+
+def test_the_extension_for_junit_and_its_test_pass(tmp_path: Path) -> None:
+    jars = f"{found('junit')}/jars/*{os.pathsep}{found('java_4')}/jars/*"
+    files = write_files(tmp_path, "java")
+    assert files == ["Latermq.java", "OrdersTest.java"]
+    said = run_with_latermq(tmp_path, "javac", "-cp", jars, "-d", "classes", *files)
+    launcher = ("-cp", jars, "org.junit.platform.console.ConsoleLauncher", "execute")
+    options = ("--class-path", "classes", "--scan-class-path", "classes", "--disable-banner")
+    home = f"-Djava.io.tmpdir={tmp_path}"
+    printed = run_with_latermq(tmp_path, *JAVA, home, *launcher, *options)
+    assert re.search(r"1 tests successful.*\n.*0 tests failed", printed), said + printed
+    assert not [path for path in tmp_path.glob("latermq*") if path.is_dir()]
 
 
 @pytest.fixture(scope="module")
