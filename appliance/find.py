@@ -388,20 +388,20 @@ def _read_token(text: str | None) -> tuple[int, int]:
     return int(numbers[0]), int(numbers[1])
 
 
-def add_state(item: Item, state_of: Callable[[str, bytes], tuple[str, int, int] | None]) -> None:
+def add_state(item: Item, state_of: Callable[[str, bytes, int, int], str | None]) -> None:
     """Add what became of a timer, as far as its id says it.
 
     Args:
         item: an item; unchanged if it is no timer with an id.
-        state_of: function of topic and id that returns (state, accept position, index) of the
-            timer that the id names now, or None.
+        state_of: function of topic, id, accept position and index that returns the state of that
+            timer, or None if the id names another one now.
     """
     if item["what"] != "timer" or "id" not in item or item["topic"] is None:
         return
-    named = state_of(item["topic"], item["id"])
-    is_it = named is not None and named[1:] == (item["accept_position"], item["index"])
     # An id always names its pending timer; any other timer of that id is completed.
-    item["state"] = named[0] if named is not None and is_it else "completed"
+    item["state"] = (
+        state_of(item["topic"], item["id"], item["accept_position"], item["index"]) or "completed"
+    )
 
 
 def for_json(value: Any) -> Any:

@@ -194,16 +194,24 @@ class PendingTimers:
         """Return the partition of a timer; None if it is deleted."""
         return self._projections.partitions[timer[3]]
 
-    def named(self, name: str, user_id: bytes) -> tuple[str, int, int] | None:
-        """Return (state, accept position, index) of the timer that an id of a topic names now."""
+    def state_of(self, name: str, user_id: bytes, accept_pos: int, index: int) -> str | None:
+        """Return the state of a timer; None if its id names another one now.
+
+        Args:
+            name: its topic.
+            user_id: its id.
+            accept_pos, index: its timer id.
+        """
         topic = self._store.state.topics.find(name)
-        if topic is None:
-            return None
-        found = self._projections.named_timer(topic, user_id)
+        found = None if topic is None else self._projections.named_timer(topic, user_id)
         if found is None:
             return None
-        state, _, _, accept_pos, index = found
-        return state, accept_pos, index
+        state, _, _, position, known_index = found
+        if state == "delivered":
+            is_it = known_index == accept_pos >> 3 & 0x7FFFFFFF
+        else:
+            is_it = (position, known_index) == (accept_pos, index)
+        return state if is_it else None
 
     def cancel(self, topic: Topic, user_id: bytes) -> TimerState:
         """Cancel the pending timer with that id; do nothing if there is none.

@@ -229,4 +229,5 @@ cdef enum:
     RUN_ID_AT_COMPLETED_POS = 32  # i64, after the frame that completed the timer; 0 = pending
     RUN_ID_AT_INDEX = 40          # i32
     RUN_ID_AT_PARTITION = 44      # i32
-    RUN_ID_AT_STATE = 48          # u8, as in the id index; three zero bytes follow
+    RUN_ID_AT_STATE = 48          # u8, as in the id index
+    RUN_ID_AT_HAS_OFFSET = 49     # u8, 1: the accept pos is the offset of the delivery; two zeros

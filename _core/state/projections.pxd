@@ -48,6 +48,7 @@ cdef class Projections:
     cdef set dropped             # ids of timers that damage made undeliverable
     cdef CancelledTimers settled # timers completed while others are carried; None: nothing is
     cdef VisibleMarks marks
+    cdef int64_t at_once_offset   # of the record with an id that `_apply_timers` meets
     cdef int64_t visible_pos  # of the log, up to which records may be fetched
     # The live topic of a name of `size` >= 0 bytes, or None.
     cdef Topic find_topic(self, const uint8_t* name, Py_ssize_t size)

@@ -359,7 +359,7 @@ cdef class Projections:
         """Apply the schedules, replacements and cancels of a batch in the order of its records."""
         cdef const uint8_t* timer = p + FRAME_HEADER_SIZE
         cdef const uint8_t* cancel = timer + <int64_t>h.timer_count * TIMER_ENTRY_SIZE
-        cdef int32_t timers = h.timer_count, cancels = h.cancel_count
+        cdef int32_t timers = h.timer_count, cancels = h.cancel_count, hidden = 0
         self.held_bytes += h.held_size + <int64_t>h.timer_count * TIMER_ENTRY_SIZE
         self.timers_accepted += h.timer_count
         while timers or cancels:
@@ -369,7 +369,10 @@ cdef class Projections:
                 self._apply_timer(partition, h, p, timer)
                 timer += TIMER_ENTRY_SIZE
                 timers -= 1
+                hidden += 1
             else:
+                self.at_once_offset = h.base_offset + load_i32(cancel + CANCEL_AT_INDEX) - hidden
+                hidden += cancel[CANCEL_AT_KIND] == CANCEL_BY_HEADER
                 self._apply_cancellation(partition, h, p, cancel)
                 cancel += CANCEL_ENTRY_SIZE
                 cancels -= 1
@@ -518,8 +521,7 @@ cdef class Projections:
             partition.topic.timers_cancelled += 1
         else:
             memset(&known, 0, sizeof(known))
-            known.position = h.position
-            known.record_index = load_i32(entry + CANCEL_AT_INDEX)
+            known.position = self.at_once_offset
             known.partition = partition.handle
             known.due_ms = load_i64(entry + CANCEL_AT_DUE)
             known.state = DELIVERED
@@ -558,8 +560,8 @@ cdef class Projections:
                 self.memtable.complete(accept_pos, index)
             self._note_settled(accept_pos, index)
             if size and self.ids.complete(
-                h.topic_id, name, size, accept_pos, index, state,
-                h.position + h.size,
+                h.topic_id, name, size, accept_pos, index, state, h.position + h.size,
+                h.base_offset + i,
             ):
                 self._note_id()
             name += size
@@ -580,8 +582,9 @@ cdef class Projections:
             user_id: 1 to 255 bytes.
 
         Returns:
-            (state, due in epoch ms, partition, accept position, index), or None if the id is
-            unknown or has expired. The state is "pending", "cancelled" or "delivered".
+            (state, due in epoch ms, partition, position, index), or None if the id is unknown or
+            has expired. The state is "pending", "cancelled" or "delivered". Position and index are
+            the timer id; of a delivered timer, its offset or -1, and `delivered_mark`.
         """
         cdef NamedTimer known
         cdef Partition partition

@@ -11,7 +11,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 
 from _core.timers.due_queue cimport DueQueue, Timer
-from _core.timers.id_index cimport SHARD_BITS, STATE_BITS, IdIndex, NameKey, NameShard, NameSlot
+from _core.timers.id_index cimport (
+    DELIVERED, SHARD_BITS, STATE_BITS, IdIndex, NameKey, NameShard, NameSlot,
+)
 from _core.timers.moved_frames cimport MovedFrames
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport load_i32, load_i64, load_u32, load_u64
@@ -142,6 +144,8 @@ cdef class RunLoader:
         slot.completed_pos = load_i64(row + RUN_ID_AT_COMPLETED_POS)
         slot.record_index = load_i32(row + RUN_ID_AT_INDEX)
         slot.partition_state = <uint32_t>handle << STATE_BITS | row[RUN_ID_AT_STATE]
+        if row[RUN_ID_AT_STATE] == DELIVERED and not row[RUN_ID_AT_HAS_OFFSET]:
+            slot.position = -1  # an older latermq wrote it
         self.index.count_slot(slot, 1)
         self.index.touched = slot
         return 0

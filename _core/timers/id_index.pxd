@@ -12,18 +12,22 @@ cdef enum:
     STATE_BITS = 2            # low bits of NameSlot.partition_state
 
 cdef struct NamedTimer:
-    int64_t position
-    int32_t record_index
+    int64_t position          # of its accept frame; once delivered, the offset; -1: unknown
+    int32_t record_index      # once delivered: delivered_mark of its accept frame
     int32_t partition         # in-process handle, 0 <= partition < 2^29
     int64_t due_ms
     int64_t completed_pos     # log position after the frame that completed it; 0 while pending
     int32_t state
 
+# Tells the timers of an id apart by the positions of their accept frames, once they are delivered.
+cdef inline int32_t delivered_mark(int64_t accept_pos) noexcept nogil:
+    return <int32_t>(accept_pos >> 3 & 0x7FFFFFFF)
+
 cdef struct NameSlot:         # 48 bytes
     uint64_t hash_high
     uint32_t hash_low
     int32_t topic_id
-    int64_t position
+    int64_t position          # as in NamedTimer
     int64_t due_ms
     int64_t completed_pos
     int32_t record_index
@@ -66,10 +70,11 @@ cdef class IdIndex:
     cdef int put(
         self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, const NamedTimer* timer
     ) except -1 nogil
-    # Sets the state, CANCELLED or DELIVERED, if the id still names that timer. Returns 1 if so.
+    # Sets the state, CANCELLED or DELIVERED, if the id still names that timer and it was not
+    # delivered before. Returns 1 if so. `offset`: of the delivery.
     cdef int complete(
         self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, int64_t position,
-        int32_t record_index, int state, int64_t completed_pos
+        int32_t record_index, int state, int64_t completed_pos, int64_t offset
     ) except -1 nogil
     # Hides all ids of a topic for good: topic ids are not reused.
     cdef int forget_topic(self, int32_t topic_id) except -1 nogil

@@ -11,6 +11,9 @@ that the broker never stalls while millions of entries are moved. Expired entrie
 deleted topics are not found by lookups. They are dropped when their shard grows, or by
 `expire_some`. An id expires by the log position of the frame that completed its timer.
 
+A timer that was delivered is not looked up by its timer id any more. Its entry has the offset of
+the delivery in place of the position of its accept frame.
+
 Layer 0: no I/O, no clock. Used by the event loop thread.
 """
 
@@ -305,7 +308,7 @@ cdef class IdIndex:
 
     cdef int complete(
         self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, int64_t position,
-        int32_t record_index, int state, int64_t completed_pos
+        int32_t record_index, int state, int64_t completed_pos, int64_t offset
     ) except -1 nogil:
         cdef NameKey key
         cdef NameSlot* slot
@@ -318,6 +321,11 @@ cdef class IdIndex:
             return 0
         if slot.position != position or slot.record_index != record_index:
             return 0
+        if slot.partition_state & ((1 << STATE_BITS) - 1) == DELIVERED:
+            return 0  # its position is an offset
+        if state == DELIVERED:
+            slot.position = offset
+            slot.record_index = delivered_mark(position)
         self.count_slot(slot, -1)
         slot.completed_pos = completed_pos
         self.count_slot(slot, 1)

@@ -96,7 +96,7 @@ async def find(broker: Broker, pump: Pump, request: FindRequest) -> str:
     finally:
         broker.key_index.end_search(damaged)
     for item in answer.found:
-        add_state(item, broker.timers.named)
+        add_state(item, broker.timers.state_of)
     if answer.size_bytes > ENCODED_MAX_BYTES:
         return await pump.find(partial(_encode, answer))
     return _encode(answer)

@@ -211,11 +211,11 @@ def put_id(IdIndex index not None, int32_t topic_id, bytes name not None, timer)
 
 def complete_id(
     IdIndex index not None, int32_t topic_id, bytes name not None, *, int64_t position,
-    int32_t record_index, int state, int64_t completed_pos
+    int32_t record_index, int state, int64_t completed_pos, int64_t offset=-1
 ):
     """Record that a timer was cancelled or delivered; return whether the id still names it."""
     return index.complete(
-        topic_id, name, len(name), position, record_index, state, completed_pos
+        topic_id, name, len(name), position, record_index, state, completed_pos, offset
     ) == 1
 
 

@@ -363,7 +363,7 @@ def test_a_crash_at_any_call_of_a_carry_loses_and_doubles_no_timer(mode: CrashMo
 
 def frame_of_timer(harness: BrokerHarness) -> int:
     """Log position of the accept frame of the first timer."""
-    found = harness.broker.timers.named("t", IDS[0])
+    found = harness.broker.timers.listed(harness.topic("t"), IDS[0])
     assert found is not None
     return found[1]
 

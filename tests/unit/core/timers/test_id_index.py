@@ -18,6 +18,7 @@ END_POS = 1 << 40
 SLOT_BYTES = 48
 # 1024 parts of 16 bytes each, and the smallest tables.
 FIXED_BYTES = 1024 * 16
+OFFSET = 41
 
 Entry = tuple[int, int, int, int, int, int]
 
@@ -43,7 +44,13 @@ def complete(index: IdIndex, topic_id: int, name: bytes, timer: Entry, completed
         record_index=timer[1],
         state=DELIVERED,
         completed_pos=completed_pos,
+        offset=OFFSET,
     )
+
+
+def delivered(timer: Entry, completed_pos: int) -> Entry:
+    """What the index has of a timer once it is delivered: where, and part of where it was."""
+    return OFFSET, timer[0] >> 3 & 0x7FFFFFFF, *timer[2:4], completed_pos, DELIVERED
 
 
 def expire_all(index: IdIndex, pos: int) -> int:
@@ -180,6 +187,16 @@ def test_a_replaced_timer_of_the_same_batch_cannot_be_completed() -> None:
     assert complete(index, 1, b"a", new, END_POS)
 
 
+def test_a_delivered_timer_is_not_delivered_again() -> None:
+    """What its entry has in place of its position may be the position of another one."""
+    index = IdIndex(KEY)
+    calls.put_id(index, 1, b"a", entry(OFFSET * 8, record_index=1))
+    assert complete(index, 1, b"a", entry(OFFSET * 8, record_index=1), END_POS)
+    found = calls.find_id(index, 1, b"a")
+    assert found == (OFFSET, OFFSET, 0, START_MS, END_POS, DELIVERED)
+    assert not complete(index, 1, b"a", found, END_POS + 1)
+
+
 def test_expiry_goes_in_bounded_steps_and_misses_nothing() -> None:
     """Each step looks at no more slots than it may, and the steps get around."""
     index = IdIndex(KEY)
@@ -275,9 +292,9 @@ class IdIndexMachine(RuleBasedStateMachine):
         found = self.known(*key)
         timer = found if found and is_current else entry(-1)
         done = complete(self.index, *key, timer, self.pos + 100)
-        assert done == (found is not None and is_current)
+        assert done == (found is not None and is_current and found[5] != DELIVERED)
         if done:
-            self.model[key] = (*timer[:4], self.pos + 100, DELIVERED)
+            self.model[key] = delivered(timer, self.pos + 100)
 
     @rule(passed=st.integers(0, 60))
     def wait(self, passed: int) -> None:
@@ -336,7 +353,7 @@ def test_long_histories_agree_with_a_dict(seed: int) -> None:
         elif found[5] == PENDING:
             completed_pos = pos + rng.randrange(1, 3_000)
             assert complete(index, 9, name, found, completed_pos)
-            model[name] = (*found[:4], completed_pos, DELIVERED)
+            model[name] = delivered(found, completed_pos)
         pos += rng.randrange(3)
         index.forget_below(pos)
         if step % 50 == 0:
