@@ -111,6 +111,7 @@ def collect(
     metrics.request_errors = dict(Counter(produce.refused) + Counter(fetch.refused))
     metrics.delay_refused = produce.delays.refused
     metrics.delay_passed = produce.delays.passed
+    metrics.replies = produce.replies.written
     if produce.retry_rules is not None:
         metrics.retried_records = produce.retry_rules.retried
         metrics.dead_letters = produce.retry_rules.dead

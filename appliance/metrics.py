@@ -66,6 +66,8 @@ class Metrics:
     """Records, by the reason."""
     retried_records: int = 0
     dead_letters: int = 0
+    replies: dict[str, int] = field(default_factory=dict)
+    """By the outcome."""
     connections_refused: dict[str, int] = field(default_factory=dict)
     """By the limit that was exceeded."""
     connections_closed: dict[str, int] = field(default_factory=dict)
@@ -189,9 +191,9 @@ METRICS: Final = (
         "counter",
         "Batches refused because of a delay header, by what is wrong: its value, an epoch in "
         "another unit than ms (unit), too_far away, a contradiction, the size of an id, a "
-        "near_miss of a name, what is not_built, a missing request, or a retry. Or because there "
-        "are too many pending timers: "
-        "of all (full), of one address (address); each time that a client tries again counts.",
+        "near_miss of a name, what is not_built, a missing request, a retry, or a reply. Or "
+        "because there are too many pending timers: of all (full), of one address "
+        "(address); each time that a client tries again counts.",
         "reason",
     ),
     MetricInfo(
@@ -209,6 +211,13 @@ METRICS: Final = (
         "dead_letters",
         "counter",
         "Records accepted with `x-retry-group` that had all their attempts and go to GROUP.dlq.",
+    ),
+    MetricInfo(
+        "replies",
+        "counter",
+        "Records written for `x-deliver-reply`, by what became of the id: cancelled, replaced, "
+        "too-late or unknown.",
+        "outcome",
     ),
     MetricInfo(
         "connections_refused",

@@ -22,3 +22,8 @@ cdef enum SplitFault:
     SPLIT_RETRY_OFF           # the topic ignores delay headers, and a retry must not get lost
     SPLIT_TOO_MANY_DELAYED    # the batch as a whole
     SPLIT_TOO_MANY_GROUPS
+    SPLIT_REPLY_TOPIC
+    SPLIT_REPLY_ALONE
+    SPLIT_REPLY_CONTRADICTION
+    SPLIT_REPLY_OFF           # the topic ignores delay headers, and a reply must not get lost
+    SPLIT_TOO_MANY_REPLY_TOPICS

@@ -8,10 +8,13 @@ from _core.paths.delay_fault_codes cimport (
     SPLIT_CANCEL_CONTRADICTION, SPLIT_CONTRADICTION, SPLIT_DELAY_TOO_LONG, SPLIT_DELAY_VALUE,
     SPLIT_HEADERS_TOO_LARGE, SPLIT_ID_SIZE, SPLIT_NEAR_MISS, SPLIT_NO_REQUEST, SPLIT_NOT_BUILT,
     SPLIT_OFFSET_DELTA, SPLIT_RECORD_NOT_WHOLE, SPLIT_RECORD_TOO_LARGE, SPLIT_RETRY_CONTRADICTION,
+    SPLIT_REPLY_ALONE, SPLIT_REPLY_CONTRADICTION, SPLIT_REPLY_OFF, SPLIT_REPLY_TOPIC,
     SPLIT_RETRY_GROUP, SPLIT_RETRY_OFF, SPLIT_TIMESTAMP, SPLIT_TOO_MANY_DELAYED,
-    SPLIT_TOO_MANY_GROUPS, SPLIT_TOO_MANY_HEADERS, SPLIT_TRAILING_BYTES,
+    SPLIT_TOO_MANY_GROUPS, SPLIT_TOO_MANY_HEADERS, SPLIT_TOO_MANY_REPLY_TOPICS,
+    SPLIT_TRAILING_BYTES,
 )
 from _core.paths.delay_split cimport ID_SIZE_MAX, TIMESTAMP_BITS, BatchSplitter, Fault
+from _core.paths.reply_asks cimport REPLY_TOPICS_MAX
 from _core.paths.retries cimport GROUPS_MAX
 from _core.paths.delay_text import describe as describe_value
 
@@ -21,6 +24,27 @@ _RIGHT_FORMS = {
         "x-deliver-at, with epoch milliseconds (1767225600000) or RFC 3339 (2026-01-01T00:00:00Z)"
     ),
 }
+
+
+cdef dict _reply_faults():
+    """The messages about `x-deliver-reply`."""
+    return {
+        SPLIT_REPLY_TOPIC: (
+            "x-deliver-reply must be the name of a topic, 1 to 249 characters of "
+            "a-z A-Z 0-9 . _ -, and not of an internal one"
+        ),
+        SPLIT_REPLY_ALONE: (
+            "x-deliver-reply needs x-deliver-cancel or x-deliver-id: it says what became of that id"
+        ),
+        SPLIT_REPLY_CONTRADICTION: "x-deliver-reply cannot be combined with x-retry-group",
+        SPLIT_REPLY_OFF: (
+            "x-deliver-reply has no effect in a topic with delay.headers=off: set it to on"
+        ),
+        SPLIT_TOO_MANY_REPLY_TOPICS: (
+            f"the batch has more than {<int>REPLY_TOPICS_MAX} different topics in x-deliver-reply: "
+            "send one batch for each topic"
+        ),
+    }
 
 
 cdef str describe_fault(const Fault* fault, BatchSplitter splitter):
@@ -82,5 +106,6 @@ cdef str describe_fault(const Fault* fault, BatchSplitter splitter):
             f"the batch has more than {<int>GROUPS_MAX} different groups in x-retry-group: send "
             "one batch for each group"
         ),
+        **_reply_faults(),
         SPLIT_NOT_BUILT: f"{name} is not supported yet: leave it out",
     }[fault.code]

@@ -15,12 +15,13 @@ cdef enum:
     HEADER_ID
     HEADER_CANCEL
     HEADER_RETRY
+    HEADER_REPLY
     HEADER_REQUESTS           # a record that carries one of the above asks for something
-    HEADER_ATTEMPT = 6        # the next three count beside `x-retry-group` only
+    HEADER_ATTEMPT = 7        # the next three count beside `x-retry-group` only
     HEADER_ORIGIN
     HEADER_REASON
     HEADER_VALUES             # the broker reads the values of those above
-    HEADER_ACCEPTED_AT = 9    # the broker adds these
+    HEADER_ACCEPTED_AT = 10   # the broker adds these
     HEADER_DUE_AT
     HEADER_DUE_ID
     HEADER_NOT_BUILT          # what those below ask for is not built

@@ -2,7 +2,7 @@
 
 | kind       | a record that carries one                                       |
 |------------|-----------------------------------------------------------------|
-| request    | asks for a delay or a retry, names a timer or cancels one       |
+| request    | asks for a delay, a retry or a reply, names or cancels a timer  |
 | retry      | says more about a retry; beside no retry it is the user's own   |
 | stamp      | was delivered before; the broker's own stamps replace it        |
 | not built  | is refused, because what it asks for would not happen           |
@@ -19,18 +19,20 @@ from _core.bytes.batch cimport Slice
 # Indexed by the number of a header.
 cdef const char** NAMES = [
     b"x-delay", b"x-deliver-at", b"x-delay-level", b"x-deliver-id", b"x-deliver-cancel",
-    b"x-retry-group", b"x-retry-attempt", b"x-origin", b"x-retry-reason",
+    b"x-retry-group", b"x-deliver-reply",
+    b"x-retry-attempt", b"x-origin", b"x-retry-reason",
     b"x-accepted-at", b"x-due-at", b"x-due-id",
-    b"x-cron", b"x-cron-zone", b"x-cron-missed", b"x-deliver-reply",
+    b"x-cron", b"x-cron-zone", b"x-cron-missed",
     b"x-delay-ms", b"x-delay-s", b"x-delay-sec", b"x-delay-seconds", b"x-delay-millis", b"x_delay",
     b"x-deliver-after", b"x-delay-until", b"x-delayed-until", b"x-deliver-on", b"x-deliver-time",
     b"x-delivery-at", b"x-delivery-time",
 ]
 cdef int* NAME_SIZES = [
     7, 12, 13, 12, 16,
-    13, 15, 8, 14,
+    13, 15,
+    15, 8, 14,
     13, 8, 8,
-    6, 11, 13, 15,
+    6, 11, 13,
     10, 9, 11, 15, 14, 7,
     15, 13, 15, 12, 14,
     13, 15,

@@ -3,6 +3,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from _core.bytes.batch cimport Batch, Record, Slice
 from _core.bytes.buffer cimport Buf
 from _core.paths.delay_ask cimport DelayAsk
+from _core.paths.reply_asks cimport ReplyAsks
 from _core.paths.retries cimport Retries
 from _core.paths.rewriter cimport Rewriter
 from _core.queue.partition cimport Topic
@@ -21,13 +22,14 @@ cdef enum DelayReason:
     REASON_NOT_BUILT
     REASON_MISSING
     REASON_RETRY
+    REASON_REPLY
     REASON_COUNT
 
 # What `inspect` does about the names of headers.
 cdef enum LookFor:
-    LOOK_RETRIES = 0          # a retry is a fault
+    LOOK_RETRIES = 0          # a retry or a reply is a fault
     LOOK_REQUESTS             # finds out whether there are delay headers
-    LOOK_NOT_BUILT            # a header of what is not built is a fault, and so is a retry
+    LOOK_NOT_BUILT            # a header of what is not built is a fault, as is a retry or a reply
     LOOK_EVERY                # each record is one with delay headers: the topic insists on a delay
 
 cdef enum:
@@ -55,6 +57,7 @@ cdef class BatchSplitter:
     cdef int64_t delayed_count_max
     cdef Rewriter rewriter
     cdef Retries retries              # of the last split
+    cdef ReplyAsks reply_asks         # of the last split
     # The outcome of the last inspect or split.
     cdef bint has_delay_headers
     cdef int64_t min_timestamp
@@ -107,6 +110,7 @@ cdef class BatchSplitter:
     cdef int _resolve_retry(
         self, DelayAsk* ask, int32_t i, int64_t now_ms, int64_t base_ms
     ) except -1 nogil
+    cdef int _check_reply(self, const DelayAsk* ask, int32_t i) noexcept nogil
     cdef int _insist(
         self, DelayAsk* ask, int32_t i, Topic topic, int64_t base_ms
     ) noexcept nogil

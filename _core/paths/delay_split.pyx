@@ -28,8 +28,8 @@ from _core.bytes.batch cimport (
 from _core.bytes.buffer cimport Buf, append, extend_zero, release, shrink
 from _core.paths.delay_names cimport (
     HEADER_ATTEMPT, HEADER_CANCEL, HEADER_DELAY, HEADER_DELIVER_AT, HEADER_ID, HEADER_LEVEL,
-    HEADER_NEAR_MISSES, HEADER_NONE, HEADER_NOT_BUILT, HEADER_REQUESTS, HEADER_RETRY,
-    HEADER_VALUES, header_of, may_be_delay_header,
+    HEADER_NEAR_MISSES, HEADER_NONE, HEADER_NOT_BUILT, HEADER_REPLY, HEADER_REQUESTS,
+    HEADER_RETRY, HEADER_VALUES, header_of, may_be_delay_header,
 )
 from _core.paths.delay_fault_codes cimport *
 from _core.paths.delay_text cimport (
@@ -41,6 +41,7 @@ from _core.bytes.layout cimport *
 from _core.bytes.octets cimport (
     Cursor, cursor_of, left, load_u32, load_u64, store_u32, store_u64, take_varint,
 )
+from _core.paths.reply_asks cimport ReplyAsks
 from _core.paths.retries cimport Retries, retry_mark
 from _core.paths.retry_rules cimport RetryRules
 from _core.paths.rewriter cimport Rewriter
@@ -60,6 +61,7 @@ cdef inline bint _is_timestamp(int64_t value) noexcept nogil:
 # Indexed by DelayReason.
 REASONS = (
     "value", "unit", "too_far", "contradiction", "id", "near_miss", "not_built", "missing", "retry",
+    "reply",
 )
 
 cdef int reason_of(const Fault* fault) noexcept nogil:
@@ -76,6 +78,12 @@ cdef int reason_of(const Fault* fault) noexcept nogil:
         return REASON_CONTRADICTION
     if fault.code in (SPLIT_RETRY_GROUP, SPLIT_RETRY_OFF, SPLIT_TOO_MANY_GROUPS):
         return REASON_RETRY
+    if fault.code == SPLIT_REPLY_CONTRADICTION:
+        return REASON_CONTRADICTION
+    if fault.code in (
+        SPLIT_REPLY_TOPIC, SPLIT_REPLY_ALONE, SPLIT_REPLY_OFF, SPLIT_TOO_MANY_REPLY_TOPICS
+    ):
+        return REASON_REPLY
     if fault.code == SPLIT_ID_SIZE:
         return REASON_ID
     if fault.code == SPLIT_NEAR_MISS:
@@ -112,6 +120,7 @@ cdef class BatchSplitter:
         self.delayed_count_max = delayed_count_max
         self.rewriter = Rewriter()
         self.retries = Retries(retry_rules)
+        self.reply_asks = ReplyAsks(retry_rules is not None)
 
     def __dealloc__(self):
         release(&self.visible)
@@ -123,7 +132,7 @@ cdef class BatchSplitter:
 
     cdef BatchSplitter copy(self):
         """Return another one with the same limits."""
-        return BatchSplitter(
+        cdef BatchSplitter made = BatchSplitter(
             [self.level_ms[i] for i in range(self.level_count)],
             record_size_max=self.record_size_max,
             header_count_max=self.header_count_max,
@@ -131,6 +140,8 @@ cdef class BatchSplitter:
             delayed_count_max=self.delayed_count_max,
             retry_rules=self.retries.rules,
         )
+        made.reply_asks.closed_topics = self.reply_asks.closed_topics
+        return made
 
     cdef int _fault(self, int code, int32_t record, int header, int detail) noexcept nogil:
         self.fault.code = code
@@ -198,6 +209,8 @@ cdef class BatchSplitter:
                     )
                 elif name == HEADER_RETRY:
                     return self._fault(SPLIT_RETRY_OFF, i, name, 0)
+                elif name == HEADER_REPLY:
+                    return self._fault(SPLIT_REPLY_OFF, i, name, 0)
                 elif look == LOOK_NOT_BUILT and HEADER_NOT_BUILT <= name < HEADER_NEAR_MISSES:
                     return self._fault(SPLIT_NOT_BUILT, i, name, 0)
             if is_tags(&key):
@@ -286,6 +299,13 @@ cdef class BatchSplitter:
                 return self._fault(SPLIT_ID_SIZE, i, header, 0)
         if ask.present[HEADER_CANCEL] and (asked or ask.present[HEADER_ID]):
             return self._fault(SPLIT_CANCEL_CONTRADICTION, i, HEADER_CANCEL, 0)
+        return self._check_reply(ask, i) if ask.present[HEADER_REPLY] else SPLIT_OK
+
+    cdef int _check_reply(self, const DelayAsk* ask, int32_t i) noexcept nogil:
+        if ask.present[HEADER_RETRY]:
+            return self._fault(SPLIT_REPLY_CONTRADICTION, i, HEADER_REPLY, 0)
+        if not ask.present[HEADER_ID] and not ask.present[HEADER_CANCEL]:
+            return self._fault(SPLIT_REPLY_ALONE, i, HEADER_REPLY, 0)
         return SPLIT_OK
 
     # Retries
@@ -401,6 +421,7 @@ cdef class BatchSplitter:
         memset(self.passed, 0, sizeof(self.passed))
         self.passed_count = 0
         self.retries.count = 0
+        self.reply_asks.reset()
         self.visible_count = self.timer_count = self.cancel_count = 0
         self.min_due = self.max_due = -1
         self.min_timestamp = INT64_MAX
@@ -462,6 +483,10 @@ cdef class BatchSplitter:
             if fault != SPLIT_OK and topic.passes_invalid_delays:
                 found = self.fault
                 fault = self._read_ask(&r, i, now_ms, base_ms, topic.delay_max_ms, True, &ask)
+                # Who asks for a reply waits for it.
+                if ask.present[HEADER_REPLY]:
+                    self.fault = found
+                    return found.code
                 # A retry that is visible at once reaches every group, again and again.
                 if not ask.present[HEADER_RETRY]:
                     self.fault = found
@@ -473,6 +498,10 @@ cdef class BatchSplitter:
             fault = self._insist(&ask, i, topic, base_ms)
             if fault != SPLIT_OK:
                 return fault
+            if ask.present[HEADER_REPLY]:
+                fault = self.reply_asks.note(i, &ask.value[HEADER_REPLY])
+                if fault != SPLIT_OK:
+                    return self._fault(fault, i, HEADER_REPLY, 0)
             if ask.present[HEADER_CANCEL]:
                 self._add_cancellation(i, CANCEL_BY_HEADER, &ask.value[HEADER_CANCEL], 0)
             elif ask.due_ms > now_ms or ask.present[HEADER_RETRY]:
@@ -487,7 +516,9 @@ cdef class BatchSplitter:
         if topic.log_append_time and self.visible_count:
             self.min_timestamp = self.max_timestamp = now_ms
         built.attributes &= ~ATTRIBUTE_CODEC
-        if self.timer_count:
+        if self.reply_asks.count:
+            pass  # `Replies.decide` finishes the held batch
+        elif self.timer_count:
             built.count = self.timer_count
             built.last_delta = self.timer_count - 1
             built.base_offset = 0

@@ -9,6 +9,7 @@ from _core.paths.delay_split cimport BatchSplitter
 from _core.log.frames cimport FrameHeader
 from _core.log.tail cimport FrameBody
 from _core.paths.produce_answer cimport Outcome
+from _core.paths.replies cimport Replies
 from _core.paths.retry_rules cimport RetryRules
 from _core.paths.timer_quota cimport TimerQuota
 from _core.state.writer cimport LogWriter
@@ -45,6 +46,7 @@ cdef class ProducePath:
     cdef frozenset closed_topics
     cdef readonly TimerQuota quota
     cdef readonly RetryRules retry_rules
+    cdef readonly Replies replies
     cdef int64_t item_count_max
     cdef int64_t record_count_max
     cdef int64_t delayed_size_max

@@ -3,6 +3,7 @@ from typing import Self
 
 from _core.paths.delay_notices import DelayNotices
 from _core.paths.delay_split import BatchSplitter
+from _core.paths.replies import Replies
 from _core.paths.retry_rules import RetryRules
 from _core.paths.timer_quota import TimerQuota
 from _core.state.writer import LogWriter
@@ -10,6 +11,7 @@ from _core.state.writer import LogWriter
 class ProducePath:
     writer: LogWriter
     splitter: BatchSplitter
+    replies: Replies
     retry_rules: RetryRules | None
     batches: int
     refused: dict[int, int]

@@ -52,7 +52,9 @@ from _core.paths.produce_answer cimport OUTCOME_AT_ERROR, Outcome, put_outcome
 from _core.bytes.octets cimport (
     Cursor, store_u16, store_u32, store_u64, take, take_i16, take_i32, take_uvarint,
 )
+from _core.paths.replies cimport Replies
 from _core.paths.sequence_check cimport check_producer
+from _core.paths.split_frame cimport fill_frame
 from _core.queue.partition cimport Partition, Topic
 from _core.bytes.tags cimport seal_tags
 from _core.paths.timer_quota cimport TimerQuota
@@ -118,6 +120,8 @@ cdef class ProducePath:
         self.closed_topics = closed_topics
         self.quota = quota
         self.retry_rules = splitter.retries.rules
+        self.replies = Replies(writer.projections, self.retry_rules)
+        splitter.reply_asks.closed_topics = closed_topics
         self.refused = {}
         self.delays = DelayNotices()
 
@@ -470,7 +474,7 @@ cdef class ProducePath:
             )
             o.error = MESSAGE_TOO_LARGE
         elif others and not self.writer.fits(topic, others, size):
-            self.message = "too many groups for the size of a segment: send one batch for each"
+            self.message = "too many groups or reply topics for a segment: send one batch for each"
             o.error = MESSAGE_TOO_LARGE
         elif not self.writer.prepare_all(topic, others, size, room, now_ms):
             self.message = self.writer.tail.full_text
@@ -520,10 +524,8 @@ cdef class ProducePath:
         cdef BatchSplitter s = self.splitter
         cdef FrameHeader h
         cdef FrameBody body
-        cdef int64_t size = frame_size(s.tables_size(), s.visible.size, s.held.size)
-        # A batch of nothing but cancels holds no new record.
-        cdef int room = ROOM_RECORDS if s.visible_count or s.timer_count else ROOM_CONTROL
-        cdef int64_t unpacked_max = max(self.delayed_size_max, topic.batch_size_max)
+        cdef int room, own_timers = s.timer_count  # without the replies
+        cdef int64_t size, unpacked_max = max(self.delayed_size_max, topic.batch_size_max)
         if b.attributes & ATTRIBUTE_CODEC and s.visible.size + s.held.size > unpacked_max:
             o.error = MESSAGE_TOO_LARGE  # Java's producer sends it again in parts
             self.message = (
@@ -533,17 +535,29 @@ cdef class ProducePath:
             )
             return 0
         self.message = s.retries.find_targets(partition)
+        if self.message is None:
+            self.message = self.replies.find_topics(s, partition)
         if self.message is not None:
             o.error = KAFKA_STORAGE_ERROR if s.retries.rules.may_come_later else POLICY_VIOLATION
             return 0
         if s.timer_count:
             self.message = self.quota.check(partition, b, s, now_ms, self.delays)
+        if self.message is None and s.reply_asks.count:
+            self.message = self.quota.check_replies(
+                partition, b, self.replies.targets, s.reply_asks.count, self.delays
+            )
         if self.message is not None:
             o.error = KAFKA_STORAGE_ERROR  # clients send it again: by then, some may be delivered
             return 0
-        if not self._prepare(topic, s.retries.topics, size, room, now_ms, o):
+        if s.reply_asks.count:
+            self.replies.decide(s, b, partition, now_ms)
+        size = frame_size(s.tables_size(), s.visible.size, s.held.size)
+        # A batch of nothing but cancels holds no new record.
+        room = ROOM_RECORDS if s.visible_count or s.timer_count else ROOM_CONTROL
+        if not self._prepare(topic, self.replies.topics, size, room, now_ms, o):
             return 0
-        s.retries.point(s.timers.data, s.timer_count, partition)
+        s.retries.point(s.timers.data, own_timers, partition)
+        self.replies.count_made()
         if topic.log_append_time and s.visible_count:
             # A thread may have split it in an earlier turn.
             s.min_timestamp = s.max_timestamp = now_ms
@@ -551,21 +565,7 @@ cdef class ProducePath:
             b, self.writer.tail.pointers.wrote, partition.next_offset, self.writer.tail.epoch,
             topic.log_append_time, self.writer.projections.level_next
         )
-        blank_header(&h, KIND_ACCEPT)
-        memset(&body, 0, sizeof(body))
-        h.record_count = s.visible_count
-        h.timer_count = s.timer_count
-        h.cancel_count = s.cancel_count
-        h.min_due_ms = s.min_due
-        h.max_due_ms = s.max_due
-        body.tables = s.tables.data
-        body.tables_size = <int32_t>s.tables.size
-        body.visible = s.visible.data
-        body.visible_size = <int32_t>s.visible.size
-        body.visible_patch = s.visible.data
-        body.visible_patch_size = BATCH_HEADER_SIZE if s.visible_count else 0
-        body.held = s.held.data
-        body.held_size = <int32_t>s.held.size
+        fill_frame(s, &h, &body)
         if self.work is not None and s is self.work.splitter:
             # The splitter is of this batch alone.
             body.visible_stays = body.held_stays = True

@@ -18,6 +18,10 @@ cdef class TimerQuota:
         self, Partition partition, const Batch* b, BatchSplitter s, int64_t now_ms,
         DelayNotices delays
     )
+    # The same for the replies of a batch, at most `count`, to topics that may hold them back.
+    cdef str check_replies(
+        self, Partition partition, const Batch* b, list topics, int64_t count, DelayNotices delays
+    )
     # Charges the timers of a batch that is appended now, and credits those that it cancels.
     cdef int charge(self, BatchSplitter s, int64_t now_ms) except -1
     cdef bint _exceeds_topic(self, Topic topic, int64_t added) except -1

@@ -9,6 +9,9 @@ half of the limit is used, everything is admitted, whoever asks. Beyond that, on
 half of what the others leave of the limit: then everybody finds room who has none. A topic may have
 a limit of its own, which is looked at first.
 
+A reply is due at once and counts for no limit, so that a full quota never keeps anybody from a
+cancel. But where its topic holds records back, replies would pile up: there the limits apply.
+
 What an address has is an estimate (`due_charges`), at most all that is pending. Timers that a start
 has found, and those of addresses that were forgotten, are nobody's. Memory is bounded: ACCOUNTS_MAX
 addresses; to make room for another, the half with the fewest timers is forgotten.
@@ -94,6 +97,22 @@ cdef class TimerQuota:
                 f"limits.pending_timers_max = {self.count_max}"
             )
         return self._refuse(partition, b, reason, message, delays)
+
+    cdef str check_replies(
+        self, Partition partition, const Batch* b, list topics, int64_t count, DelayNotices delays
+    ):
+        cdef int64_t pending = self.projections.due.pending
+        cdef Topic topic
+        for topic in topics:
+            if self.projections.due.held_of(topic) == 0:
+                continue
+            if self._exceeds_topic(topic, count) or pending + count > self.count_max:
+                message = (
+                    f"{topic.name} holds records back, and {count} more replies would exceed its "
+                    "delay.pending.max or limits.pending_timers_max"
+                )
+                return self._refuse(partition, b, QUOTA_TOPIC, message, delays)
+        return None
 
     cdef str _check_topics(self, Partition partition, BatchSplitter s):
         """Whether a topic with a limit of its own would have too many timers: a message, or None.

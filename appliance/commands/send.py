@@ -105,6 +105,10 @@ def send(  # noqa: PLR0917 (these are flags: click passes them by name)
         str | None,
         usage.Option(metavar="ID", help="Cancel the pending record with this id; takes no VALUE."),
     ] = None,
+    reply: Annotated[
+        str | None,
+        usage.Option(metavar="TOPIC", help="Where to say what became of --id or --cancel."),
+    ] = None,
     partition: Annotated[
         int | None,
         usage.Option("--partition", "-p", min=0, metavar="N", help="Send to it whatever the key."),
@@ -118,9 +122,7 @@ def send(  # noqa: PLR0917 (these are flags: click passes them by name)
     headers = [(name, to_bytes(value)) for name, value in read_pairs("--header", header)]
     delay_ms = None if delay is None else _read_delay(delay)
     delay_asked, delay_words = _asked(*_delays(delay, at, level))
-    id_asked, id_words = _asked(
-        ("x-deliver-id", id_, "id {}"), ("x-deliver-cancel", cancel, "cancels {}")
-    )
+    id_asked, id_words = _asked(*_ids(id_, cancel, reply))
     headers += delay_asked + id_asked
     octets = None if key is None else to_bytes(key)
     wish = Wish(topic, partition, octets, headers, delay_words, delay_ms, id_words)
@@ -157,6 +159,17 @@ def _delays(
         ("x-delay", delay, "delayed by {}"),
         ("x-deliver-at", at, "to be delivered at {}"),
         ("x-delay-level", None if level is None else str(level), "delayed by level {}"),
+    )
+
+
+def _ids(
+    id_: str | None, cancel: str | None, reply: str | None
+) -> tuple[tuple[str, str | None, str], ...]:
+    """Return header, value and text of what is asked about an id."""
+    return (
+        ("x-deliver-id", id_, "id {}"),
+        ("x-deliver-cancel", cancel, "cancels {}"),
+        ("x-deliver-reply", reply, "reply in {}"),
     )
 
 

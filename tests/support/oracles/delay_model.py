@@ -20,11 +20,11 @@ REQUESTS: Final = (DELAY, DELIVER_AT, LEVEL, ID, CANCEL)
 STAMPS: Final = (b"x-accepted-at", b"x-due-at", b"x-due-id")
 RETRY: Final = b"x-retry-group"
 RETRY_NOTES: Final = (b"x-retry-attempt", b"x-origin", b"x-retry-reason")
+REPLY: Final = b"x-deliver-reply"
 NOT_BUILT: Final = (
     b"x-cron",
     b"x-cron-zone",
     b"x-cron-missed",
-    b"x-deliver-reply",
 )
 NEAR_MISSES: Final = {
     b"x-delay-ms": DELAY,
