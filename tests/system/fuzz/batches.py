@@ -41,6 +41,7 @@ HEADERS: Final[dict[bytes, tuple[bytes, ...]]] = {
     b"x-delay-ms": (b"5",),
     b"x_delay": (b"5",),
     b"x-retry-group": (b"g",),
+    b"x-deliver-reply": (b"r", b"t", b"a b"),
     b"X-Cron": (b"* * * * *",),
     b"x-delay2": (b"5",),
     b"": (b"", b"v"),

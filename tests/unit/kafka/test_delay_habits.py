@@ -18,6 +18,7 @@ from tests.support.harness.broker_harness import Stop, with_topic
 from tests.support.oracles.delay_model import (
     NEAR_MISSES,
     NOT_BUILT,
+    REPLY,
     REQUESTS,
     RETRY,
     RETRY_NOTES,
@@ -215,7 +216,7 @@ def test_near_misses_pass_where_headers_are_off(client: WireClient) -> None:
 
 def test_the_names_are_those_of_the_documents() -> None:
     kinds = {
-        **{name.decode(): "request" for name in (*REQUESTS, RETRY)},
+        **{name.decode(): "request" for name in (*REQUESTS, RETRY, REPLY)},
         **{name.decode(): "retry" for name in RETRY_NOTES},
         **{name.decode(): "stamp" for name in STAMPS},
         **{name.decode(): "not built" for name in NOT_BUILT},
@@ -317,6 +318,7 @@ REFUSED: list[tuple[RawHeaders, str]] = [
     ([(b"X-Delay-Ms", b"1000")], "near_miss"),
     ([(b"x-cron", b"0 9 * * *")], "not_built"),
     ([(b"x-retry-group", b"a/b")], "retry"),
+    ([(b"x-deliver-reply", b"r")], "reply"),
 ]
 
 
@@ -377,7 +379,9 @@ def test_a_client_without_a_name_is_noted_as_such(client: WireClient) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize(("headers", "reason"), [each for each in REFUSED if each[1] != "retry"])
+@pytest.mark.parametrize(
+    ("headers", "reason"), [each for each in REFUSED if each[1] not in {"retry", "reply"}]
+)
 def test_what_cannot_be_met_is_delivered_at_once_and_unchanged(
     client: WireClient, headers: RawHeaders, reason: str, codec: int
 ) -> None:
