@@ -120,6 +120,31 @@ def test_what_arrives_meanwhile_waits(harness: BrokerHarness) -> None:
     assert numbers == [1, 2]
 
 
+def test_a_reply_says_what_holds_when_the_batch_is_appended(harness: BrokerHarness) -> None:
+    """Not when a thread split it: another client cancels, and schedules, in between."""
+    client, other = WireClient(harness), WireClient(harness)
+    harness.create_topic("r", 1)
+    cancels = [
+        Raw(headers=[(b"x-deliver-cancel", name), (b"x-deliver-reply", b"r")])
+        for name in (b"a", b"b")
+    ]
+    send(client, packed([*large(), *cancels]))
+    resume(client)
+    assert client.session.work is not None
+    run_work(client.session)
+    later = Raw(headers=[(b"x-delay", b"1h"), (b"x-deliver-id", b"b")])
+    assert other.produce("t", 1, make_batch([later])).error_code == 0
+    resume(client)
+    harness.flush()
+    assert outcomes(client) == [(0, -1)]
+    harness.deliver_all()
+    said = [(each.key, each.value) for each in harness.fetch("r", 0)]
+    assert said == [
+        (b"a", b'{"outcome":"unknown","topic":"t"}'),
+        (b"b", b'{"outcome":"cancelled","topic":"t"}'),
+    ]
+
+
 def test_delayed_records_are_split_on_the_thread(harness: BrokerHarness) -> None:
     """Their places in a level follow from those that came in between."""
     client, other = WireClient(harness), WireClient(harness)

@@ -9,6 +9,8 @@ from typing import Any, Final, get_args
 
 import pytest
 
+from _core.bytes.layout import RUN_ID_SIZE, RUN_IDS
+from _core.state.run_loader import RunLoader
 from appliance.units import MS_PER_HOUR, MS_PER_MINUTE
 from tests.support.harness import offline_scenario
 from tests.support.harness.broker_harness import BrokerHarness, Stop
@@ -127,6 +129,28 @@ def test_an_id_that_was_forgotten_is_unknown() -> None:
         fill(harness, 4)
         run(harness, 26 * MS_PER_HOUR)
     assert ask(harness, b"a") == {"outcome": "unknown", "topic": "t"}
+
+
+def test_an_id_that_an_older_version_carried_has_no_offset() -> None:
+    """A row of such a version has the position of the accept frame, and a zero byte."""
+    harness = BrokerHarness()
+    harness.create_topic("t", 1)
+    harness.produce("t", 0, [schedule(b"a", 5), schedule(b"b", 5)])
+    harness.tick(5)
+    projections = harness.broker._store.state.projections
+    memtable = projections.memtable
+    assert memtable is not None
+    projections.memtable = None
+    memtable.sort()
+    rows = memtable.next_block(RUN_IDS)
+    assert [rows[at + 49] for at in range(0, len(rows), RUN_ID_SIZE)] == [1, 1]
+    older = b"".join(
+        rows[at : at + 49] + bytes(RUN_ID_SIZE - 49) for at in range(0, len(rows), RUN_ID_SIZE)
+    )
+    RunLoader(projections).load_ids(older)
+    assert ask(harness, b"a") == {"outcome": "too-late", "topic": "t"}
+    RunLoader(projections).load_ids(rows)
+    assert ask(harness, b"b") == too_late(0, 1)
 
 
 class Walk:
