@@ -18,7 +18,7 @@ docs/decisions/0035 has the reasons. Layer 0: no I/O, no clock.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memset
 
-from _core.bytes.batch cimport ATTRIBUTE_CODEC, Batch, Record, begin_batch, finish_batch
+from _core.bytes.batch cimport ATTRIBUTE_CODEC, Batch, Record, finish_batch
 from _core.bytes.buffer cimport append, extend_zero, release, reserve
 from _core.bytes.layout cimport *
 from _core.bytes.murmur2 cimport partition_of_key
@@ -116,8 +116,6 @@ cdef class Replies:
         self.changed = {}
         memset(self.made, 0, sizeof(self.made))
         memset(&named, 0, sizeof(named))
-        if timers == 0:
-            begin_batch(&s.held)
         while timers or cancels:
             is_timer = timers and (
                 not cancels or load_i32(s.timers.data + timer + TIMER_AT_INDEX)
