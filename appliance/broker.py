@@ -24,6 +24,7 @@ from appliance import broker_metrics
 from appliance.client_log import ClientLog
 from appliance.client_paths import make_fetch_path, make_produce_path
 from appliance.config.config import Config
+from appliance.cron_rules import CronRules
 from appliance.dead_replay import DeadReplay
 from appliance.early_expiry import EarlyExpiry
 from appliance.errors import CorruptionError, ProducerQuotaError, StorageError
@@ -167,6 +168,7 @@ class Broker:
         self.key_index = store.new_key_index(
             self._decompress, left_out=self._left_out, is_on=config.index_keys
         )
+        self.instants = CronRules(self.clock.monotonic_ns)
         self._make_paths()
 
     def _make_paths(self) -> None:
@@ -180,6 +182,7 @@ class Broker:
             facade,
             cluster_id=cluster_id,
             make_topic=RetryTopics(self.topics, self.clock, self.timer_quota).make,
+            instants=self.instants,
         )
         self._produce.admit_producer = self.producers.admit
         projections, view = store.state.projections, store.log.view
@@ -190,6 +193,7 @@ class Broker:
             store.log.view,
             chunk_max=config.delivery_chunk_records,
             batch_size_max=config.delivery_batch_max_bytes,
+            rules=self.instants,
         )
         self.timers = PendingTimers(store, self._deliver, self.clock)
         self.timer_moves = TimerMoves(self._produce, self.timers, config, self.clock)

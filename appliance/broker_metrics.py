@@ -81,8 +81,7 @@ def gauges(
         disk_seconds_until_full=store.disk_space.seconds_until_full,
         insecure=config.allow_insecure,
         level_next_offset={
-            level: projections.level_offset(level)
-            for level in range(1, len(config.delay_levels) + 1)
+            level: projections.levels.of(level) for level in range(1, len(config.delay_levels) + 1)
         },
     )
 
@@ -123,5 +122,6 @@ def collect(
     metrics.timers_cancelled = state.timers_cancelled
     metrics.timers_replaced = state.timers_replaced
     metrics.delivered_frames = deliver.frames
+    metrics.moved_occurrences = deliver.moved_count
     metrics.delivery_lateness_seconds.counts = deliver.lateness
     metrics.delivery_lateness_seconds.total = deliver.lateness_sum_ms / MS_PER_SECOND

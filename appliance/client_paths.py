@@ -11,6 +11,7 @@ from _core.paths.timer_quota import TimerQuota
 from _core.state.projections import Projections
 from _core.state.writer import LogWriter
 from appliance.config.config import Config
+from appliance.cron_rules import CronRules
 from appliance.facade import Facade
 from appliance.retry_topics import Made
 
@@ -23,6 +24,7 @@ def make_produce_path(
     *,
     cluster_id: str,
     make_topic: Callable[[str, int], Made] | None,
+    instants: CronRules,
 ) -> ProducePath:
     """Return what handles produced records.
 
@@ -34,6 +36,7 @@ def make_produce_path(
         cluster_id: of this cluster.
         make_topic: makes the topics of consumer retry, by name and number of partitions; None if
             nothing is accepted.
+        instants: computes those of records that recur.
     """
     levels = list(config.delay_levels)
     rules = make_topic and RetryRules(writer.projections, levels, make_topic)
@@ -44,6 +47,7 @@ def make_produce_path(
         delayed_count_max=config.delayed_count_max,
         header_size_max=config.header_size_max_bytes,
         retry_rules=rules,
+        instant_rules=instants,
     )
     return ProducePath(
         writer,

@@ -327,7 +327,7 @@ class Finder:
                 yield None
                 continue
             yield {
-                "what": "delivered" if frame.kind == KIND_DELIVER else _WHAT[place],
+                "what": _what(frame, place),
                 "topic": None if topic is None else topic.name,
                 "partition": partition,
                 **item,
@@ -358,6 +358,12 @@ class Finder:
         return found if len(found) == len(numbers) else found[:1] * len(numbers)
 
 
+def _what(frame: Frame, place: int) -> str:
+    if frame.kind == KIND_DELIVER and place != PLACE_TIMER:
+        return "delivered"
+    return _WHAT[place]
+
+
 def _places_in(frame: Frame, offset: int | None) -> list[tuple[int, int]]:
     """Return all places of a frame, or those that may have an offset."""
     header = frame.header
@@ -366,14 +372,12 @@ def _places_in(frame: Frame, offset: int | None) -> list[tuple[int, int]]:
         if count == header["last_delta"] + 1:
             return [(PLACE_RECORD, offset - header["base_offset"])]
         return [(PLACE_RECORD, n) for n in range(count)]
-    places = [(PLACE_RECORD, n) for n in range(count)]
-    if frame.has_timers or frame.kind == KIND_ACCEPT:
-        places += [(PLACE_TIMER, n) for n in range(timers)]
+    held = [(PLACE_TIMER, n) for n in range(frame.timers_held)]
+    if frame.kind in (KIND_CANCEL, KIND_DELIVER):
+        return held + [(PLACE_COMPLETED, n) for n in range(timers)]
+    places = [(PLACE_RECORD, n) for n in range(count)] + held
+    if frame.kind == KIND_ACCEPT:
         places += [(PLACE_CANCEL, n) for n in range(header["cancel_count"])]
-    elif frame.kind == KIND_CANCEL:
-        places += [(PLACE_COMPLETED, n) for n in range(timers)]
-    elif frame.kind == KIND_DELIVER:
-        places = [(PLACE_COMPLETED, n) for n in range(timers)]
     return places
 
 

@@ -66,6 +66,7 @@ class Metrics:
     """Records, by the reason."""
     retried_records: int = 0
     dead_letters: int = 0
+    moved_occurrences: int = 0
     replies: dict[str, int] = field(default_factory=dict)
     """By the outcome."""
     connections_refused: dict[str, int] = field(default_factory=dict)
@@ -191,7 +192,7 @@ METRICS: Final = (
         "counter",
         "Batches refused because of a delay header, by what is wrong: its value, an epoch in "
         "another unit than ms (unit), too_far away, a contradiction, the size of an id, a "
-        "near_miss of a name, what is not_built, a missing request, a retry, or a reply. Or "
+        "near_miss of a name, a missing request, a retry, a reply, or a cron expression. Or "
         "because there are too many pending timers: of all (full), of one address "
         "(address); each time that a client tries again counts.",
         "reason",
@@ -211,6 +212,12 @@ METRICS: Final = (
         "dead_letters",
         "counter",
         "Records accepted with `x-retry-group` that had all their attempts and go to GROUP.dlq.",
+    ),
+    MetricInfo(
+        "moved_occurrences",
+        "counter",
+        "Occurrences of recurring records that were set anew and not delivered: missed under "
+        "`x-cron-missed: none`, or moved by new data of their zone.",
     ),
     MetricInfo(
         "replies",

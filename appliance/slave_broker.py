@@ -20,6 +20,7 @@ from _core.state.writer import LogWriter
 from appliance.client_log import ClientLog
 from appliance.client_paths import make_fetch_path, make_produce_path
 from appliance.config.config import Config
+from appliance.cron_rules import CronRules
 from appliance.errors import NotReadyError
 from appliance.facade import Facade
 from appliance.metrics import Metrics
@@ -97,7 +98,13 @@ class SlaveBroker:
         )
         quota = TimerQuota(nothing, count_max=config.pending_timers_max)
         self._produce = make_produce_path(
-            writer, quota, config, facade, cluster_id=self.cluster_id, make_topic=None
+            writer,
+            quota,
+            config,
+            facade,
+            cluster_id=self.cluster_id,
+            make_topic=None,
+            instants=CronRules(),
         )
         self._produce.is_slave = True
 

@@ -82,9 +82,14 @@ class TimerMoves:
 
         Raises:
             DiskFullError: the disk is full.
-            FindError: it cannot have this due time; the error says what to change.
+            FindError: it cannot have this due time, or recurs; the error says what to change.
         """
         self.check(topic, due_ms)
+        if "cron" in record:
+            raise FindError(
+                "request",
+                "it recurs, so it keeps its instants: send it again with its id to change them",
+            )
         if not self._timers.is_still(topic, user_id, timer):
             return False
         now_ns = self._clock.wall_ns()

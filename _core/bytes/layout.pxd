@@ -37,7 +37,7 @@ cpdef enum:
     AT_PARTITION = 48             # i32, -1 = none
     AT_RECORD_COUNT = 52          # i32, visible records
     AT_TIMER_COUNT = 56           # i32, entries of the timer table
-    AT_CANCEL_COUNT = 60          # i32, entries of the cancel table
+    AT_CANCEL_COUNT = 60          # i32, entries of the cancel table, or timers set anew
     AT_TABLES_SIZE = 64           # i32, bytes between header and batches, a multiple of 8
     AT_VISIBLE_SIZE = 68          # i32, bytes of the visible batch
     AT_HELD_SIZE = 72             # i32, bytes of the held batch
@@ -101,7 +101,7 @@ cdef enum:
     ORIGIN_AT_ORIGINAL_POS = 0    # i64, position of the frame that first held the records
     ORIGIN_AT_CARRY_TIME = 8      # i64, epoch ms at which they were relocated
 
-# One entry of the timer table of an accept or carry frame.
+# One entry of the timer table of a frame.
 cpdef enum:
     TIMER_ENTRY_SIZE = 64
 cdef enum:
@@ -117,13 +117,31 @@ cdef enum:
     TIMER_AT_ID_POS = 40          # u32, from the start of the frame
     TIMER_AT_OCCURRENCE = 44      # u32, 0 = the first
     TIMER_AT_TARGET_TOPIC = 48    # i32, topic it is delivered to, 0 = its own
-    TIMER_AT_TARGET_PARTITION = 52  # i32, -1 = its own; eight zero bytes follow
+    TIMER_AT_TARGET_PARTITION = 52  # i32, -1 = its own
+    TIMER_AT_RULE_POS = 56        # u32, from the start of the frame
+    TIMER_AT_RULE_SIZE = 60       # u16, 0 = it does not recur; two zero bytes follow
 
 cdef enum:
     DUE_RESOLVED = 0              # an instant
     DUE_AFTER_COMMIT = 1          # a delay in ms, counted from the commit of the transaction
     DUE_AT = 2                    # an instant, held until the commit
     DUE_LEVEL_AFTER_COMMIT = 3    # a level, counted from the commit
+    DUE_RECURRING = 4             # an instant; the rule says which ones follow
+
+# The rule of a recurring timer. The cron expression and the zone follow.
+cpdef enum:
+    RULE_HEAD_SIZE = 12
+cdef enum:
+    RULE_AT_MISSED = 0            # u8, MISSED_*
+    RULE_AT_EXPRESSION_SIZE = 1   # u8
+    RULE_AT_ZONE_SIZE = 2         # u8; one zero byte follows
+    RULE_AT_AFTER = 4             # i64, epoch ms after which the due time is the first instant
+
+# What becomes of the instants that a stop of the broker, or a pause, missed.
+cpdef enum:
+    MISSED_ONCE = 1
+    MISSED_ALL = 2
+    MISSED_NONE = 3
 
 # One entry of the cancel table of an accept frame.
 cpdef enum:
@@ -139,8 +157,8 @@ cdef enum:
     CANCEL_BY_HEADER = 1           # x-deliver-cancel
     CANCEL_BY_DELIVERY = 2        # a record with an id, due at once, cancels the pending one
 
-# One entry of the table of a deliver or cancel frame. The ids of named timers follow the table, in
-# its order.
+# One entry of the completed table of a deliver or cancel frame. The timers that these frames set
+# anew follow, then the ids of the completed timers, in the order of the table.
 cpdef enum:
     COMPLETED_ENTRY_SIZE = 32
 cdef enum:
@@ -152,7 +170,7 @@ cdef enum:
     COMPLETED_AT_ORIGIN_TOPIC = 20  # i32, topic of the timer and its id, 0 = the frame's
     COMPLETED_AT_NEXT_DUE = 24      # i64, due time of the next occurrence, 0 = none
 
-cdef enum:
+cpdef enum:
     COMPLETION_FINAL = 0          # the timer is no longer pending
     COMPLETION_SET_ANEW = 1           # its next occurrence is pending
 

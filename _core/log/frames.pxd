@@ -1,9 +1,9 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
 
 from _core.bytes.layout cimport (
-    AT_KIND, AT_PHYS_OFFSET, FRAME_FLAG_CONTROL, FRAME_HEADER_SIZE, KIND_ACCEPT, KIND_CANCEL,
-    KIND_CARRIED_RECORDS, KIND_CARRY, KIND_DELIVER, KINDS_READ, ORIGIN_AT_ORIGINAL_POS,
-    RUN_OFFSETS_MIN,
+    AT_KIND, AT_PHYS_OFFSET, COMPLETED_ENTRY_SIZE, FRAME_FLAG_CONTROL, FRAME_HEADER_SIZE,
+    KIND_ACCEPT, KIND_CANCEL, KIND_CARRIED_RECORDS, KIND_CARRY, KIND_DELIVER, KINDS_READ,
+    ORIGIN_AT_ORIGINAL_POS, RUN_OFFSETS_MIN, TIMER_ENTRY_SIZE,
 )
 from _core.bytes.octets cimport load_i64
 
@@ -55,13 +55,30 @@ cdef enum FrameFault:
 cdef inline bint is_read(int kind) noexcept nogil:
     return 0 < kind < 32 and (KINDS_READ >> kind) & 1
 
-# Whether its table says which timers it holds.
-cdef inline bint has_timer_table(const FrameHeader* h) noexcept nogil:
-    return h.kind == KIND_ACCEPT or (h.kind == KIND_CARRY and not h.flags & FRAME_FLAG_CONTROL)
-
 # Whether it is a carry frame of timers.
 cdef inline bint is_timer_carry(const FrameHeader* h) noexcept nogil:
     return h.kind == KIND_CARRY and not h.flags & FRAME_FLAG_CONTROL
+
+# Whether it completes timers, and may set some of them anew.
+cdef inline bint completes(const FrameHeader* h) noexcept nogil:
+    return h.kind == KIND_DELIVER or h.kind == KIND_CANCEL
+
+# How many timers it holds.
+cdef inline int32_t timers_held(const FrameHeader* h) noexcept nogil:
+    if completes(h):
+        return h.cancel_count
+    if h.kind == KIND_ACCEPT or is_timer_carry(h):
+        return h.timer_count
+    return 0
+
+# Its timer table.
+cdef inline const uint8_t* timer_entries(const FrameHeader* h, const uint8_t* p) noexcept nogil:
+    cdef const uint8_t* entries = p + FRAME_HEADER_SIZE
+    return entries + <int64_t>h.timer_count * COMPLETED_ENTRY_SIZE if completes(h) else entries
+
+# The ids of the timers that it completes. REQUIRES: it does.
+cdef inline const uint8_t* completed_names(const FrameHeader* h, const uint8_t* p) noexcept nogil:
+    return timer_entries(h, p) + <int64_t>h.cancel_count * TIMER_ENTRY_SIZE
 
 # Whether a frame of that kind can hold visible records.
 cdef inline bint has_records(int kind) noexcept nogil:

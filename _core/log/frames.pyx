@@ -129,7 +129,6 @@ cdef int64_t head_size(const FrameHeader* h) noexcept nogil:
 
 
 cdef bint _sizes_add_up(const FrameHeader* h) noexcept nogil:
-    cdef int64_t payload
     if h.tables_size < 0 or h.visible_size < 0 or h.held_size < 0:
         return False
     if h.tables_size % FRAME_ALIGNMENT:
@@ -140,7 +139,6 @@ cdef bint _sizes_add_up(const FrameHeader* h) noexcept nogil:
         return h.tables_size == 0 and h.visible_size == 0 and h.held_size == 0
     if frame_size(h.tables_size, h.visible_size, h.held_size) != h.size:
         return False
-    payload = <int64_t>h.visible_size + h.held_size
     if 0 < h.visible_size < BATCH_HEADER_SIZE or 0 < h.held_size < BATCH_HEADER_SIZE:
         return False
     if h.kind == KIND_ACCEPT or h.kind == KIND_DELIVER:
@@ -150,7 +148,9 @@ cdef bint _sizes_add_up(const FrameHeader* h) noexcept nogil:
         return h.visible_size > 0 and h.held_size == 0 and h.last_delta >= 0 and h.base_offset >= 0
     if is_timer_carry(h):
         return h.visible_size == 0 and h.held_size > 0
-    return payload == 0 or not is_read(h.kind)
+    if not is_read(h.kind):
+        return True
+    return h.visible_size == 0 and (h.held_size == 0 or h.kind == KIND_CANCEL)
 
 
 cdef bint _batch_is_whole(const uint8_t* p, int32_t size) noexcept nogil:
@@ -171,7 +171,8 @@ cdef bint _agrees(const FrameHeader* h, const uint8_t* batch) noexcept nogil:
     )
 
 
-cdef bint _id_is_inside(const FrameHeader* h, uint32_t pos, int size) noexcept nogil:
+cdef bint _is_inside(const FrameHeader* h, uint32_t pos, int size) noexcept nogil:
+    """Whether a part of the tables is inside of them; that of size 0 is."""
     if size == 0:
         return True
     if pos < FRAME_HEADER_SIZE:
@@ -194,23 +195,47 @@ cdef inline bint _is_target_known(const uint8_t* entry) noexcept nogil:
     return topic_id > 0 and partition >= 0 and entry[TIMER_AT_ID_SIZE] == 0
 
 
-cdef int _check_timer_tables(const uint8_t* p, const FrameHeader* h) noexcept nogil:
-    """Check the table entries of an accept frame, or of a carry frame of timers.
+cdef bint _is_rule_sound(
+    const uint8_t* p, const FrameHeader* h, const uint8_t* entry
+) noexcept nogil:
+    """Whether the rule of a recurring timer is inside the frame, and as large as its parts."""
+    cdef uint32_t pos = load_u32(entry + TIMER_AT_RULE_POS)
+    cdef int size = load_u16(entry + TIMER_AT_RULE_SIZE)
+    cdef const uint8_t* rule = p + pos
+    if entry[TIMER_AT_ID_SIZE] == 0 or size < RULE_HEAD_SIZE or not _is_inside(h, pos, size):
+        return False
+    return size == RULE_HEAD_SIZE + rule[RULE_AT_EXPRESSION_SIZE] + rule[RULE_AT_ZONE_SIZE]
 
-    They must fit into the tables, point into the frame, have due times in range, and use only known
-    features.
+
+cdef int _check_recurrence(
+    const uint8_t* p, const FrameHeader* h, const uint8_t* entry
+) noexcept nogil:
+    """Check what a timer entry says of its kind, its occurrence and its rule."""
+    cdef uint8_t missed
+    if entry[TIMER_AT_KIND] == DUE_RESOLVED:
+        return FRAME_NEWER_VERSION if load_u32(entry + TIMER_AT_OCCURRENCE) else FRAME_OK
+    if entry[TIMER_AT_KIND] != DUE_RECURRING or load_u32(entry + TIMER_AT_TARGET_TOPIC):
+        return FRAME_NEWER_VERSION
+    if not _is_rule_sound(p, h, entry):
+        return FRAME_BAD_TABLE
+    missed = p[load_u32(entry + TIMER_AT_RULE_POS) + RULE_AT_MISSED]
+    return FRAME_OK if MISSED_ONCE <= missed <= MISSED_NONE else FRAME_NEWER_VERSION
+
+
+cdef int _check_timers(const uint8_t* p, const FrameHeader* h) noexcept nogil:
+    """Check the timer table of a frame. REQUIRES: the table fits into the tables.
+
+    The entries must point into the frame, have due times in range, and use only known features.
     """
-    cdef int64_t timers_size = <int64_t>h.timer_count * TIMER_ENTRY_SIZE
-    cdef int64_t cancels_size = <int64_t>h.cancel_count * CANCEL_ENTRY_SIZE
     cdef int64_t held_start = FRAME_HEADER_SIZE + <int64_t>h.tables_size + h.visible_size
-    cdef const uint8_t* e = p + FRAME_HEADER_SIZE
+    cdef const uint8_t* e = timer_entries(h, p)
     cdef int64_t pos, size, due_ms
     cdef int32_t i
-    if timers_size + cancels_size > h.tables_size:
-        return FRAME_BAD_TABLE
-    for i in range(h.timer_count):
-        if e[TIMER_AT_KIND] != DUE_RESOLVED or load_u32(e + TIMER_AT_OCCURRENCE):
-            return FRAME_NEWER_VERSION
+    cdef int fault
+    for i in range(timers_held(h)):
+        fault = _check_recurrence(p, h, e)
+        if fault != FRAME_OK:
+            return fault
         if not _is_target_known(e):
             return FRAME_NEWER_VERSION
         pos = load_u32(e + TIMER_AT_RECORD_POS)
@@ -222,48 +247,68 @@ cdef int _check_timer_tables(const uint8_t* p, const FrameHeader* h) noexcept no
             return FRAME_BAD_TABLE
         if h.kind == KIND_CARRY and not 0 <= load_i64(e + TIMER_AT_ACCEPT_POS) < h.position:
             return FRAME_BAD_TABLE
-        if not _id_is_inside(h, load_u32(e + TIMER_AT_ID_POS), e[TIMER_AT_ID_SIZE]):
+        if not _is_inside(h, load_u32(e + TIMER_AT_ID_POS), e[TIMER_AT_ID_SIZE]):
             return FRAME_BAD_TABLE
         e += TIMER_ENTRY_SIZE
+    return FRAME_OK
+
+
+cdef int _check_accept_tables(const uint8_t* p, const FrameHeader* h) noexcept nogil:
+    """Check the tables of an accept frame, or of a carry frame of timers."""
+    cdef int64_t timers_size = <int64_t>h.timer_count * TIMER_ENTRY_SIZE
+    cdef int64_t cancels_size = <int64_t>h.cancel_count * CANCEL_ENTRY_SIZE
+    cdef const uint8_t* e = p + FRAME_HEADER_SIZE + timers_size
+    cdef int32_t i
+    cdef int fault
+    if timers_size + cancels_size > h.tables_size:
+        return FRAME_BAD_TABLE
+    fault = _check_timers(p, h)
+    if fault != FRAME_OK:
+        return fault
     for i in range(h.cancel_count):
         if e[CANCEL_AT_KIND] != CANCEL_BY_HEADER and e[CANCEL_AT_KIND] != CANCEL_BY_DELIVERY:
             return FRAME_NEWER_VERSION
-        if not _id_is_inside(h, load_u32(e + CANCEL_AT_ID_POS), e[CANCEL_AT_ID_SIZE]):
+        if not _is_inside(h, load_u32(e + CANCEL_AT_ID_POS), e[CANCEL_AT_ID_SIZE]):
             return FRAME_BAD_TABLE
         e += CANCEL_ENTRY_SIZE
     return FRAME_OK
 
 
 cdef int _check_completed_table(const uint8_t* p, const FrameHeader* h) noexcept nogil:
-    """Check the table of a deliver or cancel frame: its entries and the ids after them fit into the
-    tables and use only known features.
+    """Check the tables of a deliver or cancel frame: their entries and the ids after them fit into
+    the tables and use only known features, and each timer that is set anew has an entry.
     """
-    cdef int64_t need = <int64_t>h.timer_count * COMPLETED_ENTRY_SIZE
+    cdef int64_t need = (
+        <int64_t>h.timer_count * COMPLETED_ENTRY_SIZE + <int64_t>h.cancel_count * TIMER_ENTRY_SIZE
+    )
     cdef const uint8_t* e = p + FRAME_HEADER_SIZE
-    cdef int32_t i
-    if need > h.tables_size or h.cancel_count:
+    cdef int32_t i, anew = 0
+    if need > h.tables_size or (h.held_size == 0) != (h.cancel_count == 0):
         return FRAME_BAD_TABLE
     for i in range(h.timer_count):
-        if e[COMPLETED_AT_OP] != COMPLETION_FINAL or load_u32(e + COMPLETED_AT_OCCURRENCE):
+        if e[COMPLETED_AT_OP] > COMPLETION_SET_ANEW:
             return FRAME_NEWER_VERSION
+        anew += e[COMPLETED_AT_OP] == COMPLETION_SET_ANEW
         if load_i32(e + COMPLETED_AT_ORIGIN_TOPIC) < 0 or (
             load_u32(e + COMPLETED_AT_ORIGIN_TOPIC) and e[COMPLETED_AT_ID_SIZE]
         ):
             return FRAME_NEWER_VERSION
         need += e[COMPLETED_AT_ID_SIZE]
         e += COMPLETED_ENTRY_SIZE
-    return FRAME_OK if need <= h.tables_size else FRAME_BAD_TABLE
+    if need > h.tables_size or anew != h.cancel_count:
+        return FRAME_BAD_TABLE
+    return _check_timers(p, h)
 
 
 cdef int _check_tables(const uint8_t* p, const FrameHeader* h) noexcept nogil:
     if h.kind == KIND_ACCEPT:
-        return _check_timer_tables(p, h)
-    if h.kind == KIND_DELIVER or h.kind == KIND_CANCEL:
+        return _check_accept_tables(p, h)
+    if completes(h):
         return _check_completed_table(p, h)
     if is_timer_carry(h):
         if h.timer_count == 0 or h.cancel_count:
             return FRAME_BAD_TABLE
-        return _check_timer_tables(p, h)
+        return _check_accept_tables(p, h)
     if h.kind == KIND_CARRIED_RECORDS and (
         h.tables_size != CARRIED_ORIGIN_SIZE or not 0 <= original_pos(p) < h.position
     ):

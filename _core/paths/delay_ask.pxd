@@ -14,6 +14,7 @@ cdef struct DelayAsk:
     bint asks_now             # by a negative delay
     int64_t kept_count        # headers that stay with the record
     int64_t kept_bytes
+    int rule                  # if it recurs: its number in the batch
     # If it has `x-retry-group`:
     int group                 # its number in the batch
     bint is_dead              # it had all its attempts: it goes to the group's dead letters

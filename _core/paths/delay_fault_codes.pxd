@@ -14,16 +14,19 @@ cdef enum SplitFault:
     SPLIT_CANCEL_CONTRADICTION
     SPLIT_ID_SIZE
     SPLIT_TIMESTAMP
-    SPLIT_NOT_BUILT
     SPLIT_NEAR_MISS
     SPLIT_NO_REQUEST
     SPLIT_RETRY_GROUP
     SPLIT_RETRY_CONTRADICTION
-    SPLIT_RETRY_OFF           # the topic ignores delay headers, and a retry must not get lost
+    SPLIT_HEADERS_OFF         # the topic ignores delay headers, and what it asks must not get lost
     SPLIT_TOO_MANY_DELAYED    # the batch as a whole
     SPLIT_TOO_MANY_GROUPS
+    SPLIT_CRON                # `Recurrences` says what
+    SPLIT_CRON_ID
+    SPLIT_CRON_ALONE
+    SPLIT_CRON_CONTRADICTION
+    SPLIT_TOO_MANY_SCHEDULES
     SPLIT_REPLY_TOPIC
     SPLIT_REPLY_ALONE
     SPLIT_REPLY_CONTRADICTION
-    SPLIT_REPLY_OFF           # the topic ignores delay headers, and a reply must not get lost
     SPLIT_TOO_MANY_REPLY_TOPICS

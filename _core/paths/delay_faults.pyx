@@ -5,15 +5,18 @@ Layer 0: no I/O, no clock.
 
 from _core.paths.delay_names cimport HEADER_DELAY, HEADER_DELIVER_AT, name_of, right_header_of
 from _core.paths.delay_fault_codes cimport (
+    SPLIT_CRON, SPLIT_CRON_ALONE, SPLIT_CRON_CONTRADICTION, SPLIT_CRON_ID,
+    SPLIT_TOO_MANY_SCHEDULES,
     SPLIT_CANCEL_CONTRADICTION, SPLIT_CONTRADICTION, SPLIT_DELAY_TOO_LONG, SPLIT_DELAY_VALUE,
-    SPLIT_HEADERS_TOO_LARGE, SPLIT_ID_SIZE, SPLIT_NEAR_MISS, SPLIT_NO_REQUEST, SPLIT_NOT_BUILT,
+    SPLIT_HEADERS_OFF, SPLIT_HEADERS_TOO_LARGE, SPLIT_ID_SIZE, SPLIT_NEAR_MISS, SPLIT_NO_REQUEST,
     SPLIT_OFFSET_DELTA, SPLIT_RECORD_NOT_WHOLE, SPLIT_RECORD_TOO_LARGE, SPLIT_RETRY_CONTRADICTION,
-    SPLIT_REPLY_ALONE, SPLIT_REPLY_CONTRADICTION, SPLIT_REPLY_OFF, SPLIT_REPLY_TOPIC,
-    SPLIT_RETRY_GROUP, SPLIT_RETRY_OFF, SPLIT_TIMESTAMP, SPLIT_TOO_MANY_DELAYED,
+    SPLIT_REPLY_ALONE, SPLIT_REPLY_CONTRADICTION, SPLIT_REPLY_TOPIC,
+    SPLIT_RETRY_GROUP, SPLIT_TIMESTAMP, SPLIT_TOO_MANY_DELAYED,
     SPLIT_TOO_MANY_GROUPS, SPLIT_TOO_MANY_HEADERS, SPLIT_TOO_MANY_REPLY_TOPICS,
     SPLIT_TRAILING_BYTES,
 )
 from _core.paths.delay_split cimport ID_SIZE_MAX, TIMESTAMP_BITS, BatchSplitter, Fault
+from _core.paths.recurrences cimport SCHEDULES_MAX
 from _core.paths.reply_asks cimport REPLY_TOPICS_MAX
 from _core.paths.retries cimport GROUPS_MAX
 from _core.paths.delay_text import describe as describe_value
@@ -24,6 +27,22 @@ _RIGHT_FORMS = {
         "x-deliver-at, with epoch milliseconds (1767225600000) or RFC 3339 (2026-01-01T00:00:00Z)"
     ),
 }
+
+
+cdef dict _recurrence_faults():
+    """The messages about `x-cron`."""
+    return {
+        SPLIT_CRON_ID: "x-cron needs x-deliver-id, by which it is replaced and cancelled",
+        SPLIT_CRON_ALONE: "x-cron-zone and x-cron-missed go with x-cron",
+        SPLIT_CRON_CONTRADICTION: (
+            "x-cron cannot be combined with x-delay, x-deliver-at, x-delay-level, "
+            "x-deliver-cancel or x-retry-group"
+        ),
+        SPLIT_TOO_MANY_SCHEDULES: (
+            f"the batch has more than {<int>SCHEDULES_MAX} different schedules in x-cron: send one "
+            "batch for each"
+        ),
+    }
 
 
 cdef dict _reply_faults():
@@ -37,9 +56,6 @@ cdef dict _reply_faults():
             "x-deliver-reply needs x-deliver-cancel or x-deliver-id: it says what became of that id"
         ),
         SPLIT_REPLY_CONTRADICTION: "x-deliver-reply cannot be combined with x-retry-group",
-        SPLIT_REPLY_OFF: (
-            "x-deliver-reply has no effect in a topic with delay.headers=off: set it to on"
-        ),
         SPLIT_TOO_MANY_REPLY_TOPICS: (
             f"the batch has more than {<int>REPLY_TOPICS_MAX} different topics in x-deliver-reply: "
             "send one batch for each topic"
@@ -56,6 +72,8 @@ cdef str describe_fault(const Fault* fault, BatchSplitter splitter):
         if fault.value.size >= 0:
             value = (<const char*>fault.value.data)[:fault.value.size]
         return describe_value(fault.detail, name, value)
+    if fault.code == SPLIT_CRON:
+        return splitter.recurrences.message
     if fault.code == SPLIT_NEAR_MISS:
         return f"{name} is no delay header: use {_RIGHT_FORMS[right_header_of(header)]}"
     return {
@@ -99,13 +117,13 @@ cdef str describe_fault(const Fault* fault, BatchSplitter splitter):
         SPLIT_RETRY_CONTRADICTION: (
             "x-retry-group cannot be combined with x-deliver-id or x-deliver-cancel"
         ),
-        SPLIT_RETRY_OFF: (
-            "x-retry-group has no effect in a topic with delay.headers=off: set it to on"
+        SPLIT_HEADERS_OFF: (
+            f"{name} has no effect in a topic with delay.headers=off: set it to on"
         ),
         SPLIT_TOO_MANY_GROUPS: (
             f"the batch has more than {<int>GROUPS_MAX} different groups in x-retry-group: send "
             "one batch for each group"
         ),
+        **_recurrence_faults(),
         **_reply_faults(),
-        SPLIT_NOT_BUILT: f"{name} is not supported yet: leave it out",
     }[fault.code]

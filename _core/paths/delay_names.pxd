@@ -16,16 +16,18 @@ cdef enum:
     HEADER_CANCEL
     HEADER_RETRY
     HEADER_REPLY
+    HEADER_CRON
+    HEADER_CRON_ZONE
+    HEADER_CRON_MISSED
     HEADER_REQUESTS           # a record that carries one of the above asks for something
-    HEADER_ATTEMPT = 7        # the next three count beside `x-retry-group` only
+    HEADER_ATTEMPT = 10       # the next three count beside `x-retry-group` only
     HEADER_ORIGIN
     HEADER_REASON
     HEADER_VALUES             # the broker reads the values of those above
-    HEADER_ACCEPTED_AT = 10   # the broker adds these
+    HEADER_ACCEPTED_AT = 13   # the broker adds these
     HEADER_DUE_AT
     HEADER_DUE_ID
-    HEADER_NOT_BUILT          # what those below ask for is not built
-    HEADER_NEAR_MISSES = 16   # those below are mistaken for one of the first two
+    HEADER_NEAR_MISSES        # those below are mistaken for one of the first two
     HEADER_NAMES = 29
 
 cdef enum:

@@ -2,10 +2,9 @@
 
 | kind       | a record that carries one                                       |
 |------------|-----------------------------------------------------------------|
-| request    | asks for a delay, a retry or a reply, names or cancels a timer  |
+| request    | asks for a delay, a retry, a reply or a recurrence, or has an id |
 | retry      | says more about a retry; beside no retry it is the user's own   |
 | stamp      | was delivered before; the broker's own stamps replace it        |
-| not built  | is refused, because what it asks for would not happen           |
 | near miss  | is refused with the right name: its producer wants a delay      |
 
 The list of near misses is closed. Other names are the user's own, RabbitMQ's `x-delivery-count`
@@ -19,20 +18,18 @@ from _core.bytes.batch cimport Slice
 # Indexed by the number of a header.
 cdef const char** NAMES = [
     b"x-delay", b"x-deliver-at", b"x-delay-level", b"x-deliver-id", b"x-deliver-cancel",
-    b"x-retry-group", b"x-deliver-reply",
+    b"x-retry-group", b"x-deliver-reply", b"x-cron", b"x-cron-zone", b"x-cron-missed",
     b"x-retry-attempt", b"x-origin", b"x-retry-reason",
     b"x-accepted-at", b"x-due-at", b"x-due-id",
-    b"x-cron", b"x-cron-zone", b"x-cron-missed",
     b"x-delay-ms", b"x-delay-s", b"x-delay-sec", b"x-delay-seconds", b"x-delay-millis", b"x_delay",
     b"x-deliver-after", b"x-delay-until", b"x-delayed-until", b"x-deliver-on", b"x-deliver-time",
     b"x-delivery-at", b"x-delivery-time",
 ]
 cdef int* NAME_SIZES = [
     7, 12, 13, 12, 16,
-    13, 15,
+    13, 15, 6, 11, 13,
     15, 8, 14,
     13, 8, 8,
-    6, 11, 13,
     10, 9, 11, 15, 14, 7,
     15, 13, 15, 12, 14,
     13, 15,
@@ -41,8 +38,9 @@ cdef int* NAME_SIZES = [
 cdef enum:
     FIRST_INSTANT = 23
 
-_KINDS = ((HEADER_REQUESTS, "request"), (HEADER_VALUES, "retry"), (HEADER_NOT_BUILT, "stamp"),
-          (HEADER_NEAR_MISSES, "not built"))
+_KINDS = (
+    (HEADER_REQUESTS, "request"), (HEADER_VALUES, "retry"), (HEADER_NEAR_MISSES, "stamp"),
+)
 
 
 cdef bint _is_name(const uint8_t* text, const char* name, int size) noexcept nogil:
@@ -82,7 +80,7 @@ cdef int right_header_of(int near_miss) noexcept nogil:
 
 
 def names():
-    """Return each name with its kind: request, stamp, not built, or the name that it misses."""
+    """Return each name with its kind: request, retry, stamp, or the name that it misses."""
     cdef int i
     found = {}
     for i in range(HEADER_NAMES):

@@ -1,7 +1,8 @@
 from libc.stdint cimport int32_t, int64_t
 
 from _core.bytes.batch cimport Slice
-from _core.paths.delay_split cimport REASON_COUNT, BatchSplitter, Fault
+from _core.paths.delay_reasons cimport REASON_COUNT
+from _core.paths.delay_split cimport BatchSplitter, Fault
 from _core.queue.partition cimport Partition
 
 # Why the quota of pending timers refuses a batch; `QUOTA_REASONS` has the texts.

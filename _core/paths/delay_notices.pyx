@@ -7,8 +7,9 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t
 
 from _core.paths.delay_faults cimport describe_fault
-from _core.paths.delay_split cimport REASON_COUNT, BatchSplitter, Fault, reason_of
-from _core.paths.delay_split import REASONS as _REASONS
+from _core.paths.delay_reasons cimport REASON_COUNT, reason_of
+from _core.paths.delay_reasons import REASONS as _REASONS
+from _core.paths.delay_split cimport BatchSplitter, Fault
 from _core.queue.partition cimport Partition
 
 # By QuotaReason.
@@ -27,7 +28,7 @@ cdef class DelayNotice:
         record: index of the first such record in its batch, -1 if it is the batch as a whole.
         offset: offset of that record if it was delivered at once, -1 if the batch was refused.
         count: number of such records that were delivered at once, 0 if the batch was refused.
-        reason: one of `delay_split.REASONS`, or of QUOTA_REASONS if there are too many timers.
+        reason: one of `delay_reasons.REASONS`, or of QUOTA_REASONS if there are too many timers.
         message: what is wrong, as the client is told.
     """
 
@@ -61,7 +62,7 @@ cdef class DelayNotices:
         return notices
 
     cdef int refuse(self, Partition partition, const Fault* fault, str message) except -1:
-        cdef int reason = reason_of(fault)
+        cdef int reason = reason_of(fault.code, fault.detail, fault.header)
         if reason < 0:
             return 0
         self.refused_counts[reason] += 1
@@ -82,7 +83,7 @@ cdef class DelayNotices:
         for i in range(REASON_COUNT):
             self.passed_counts[i] += splitter.passed[i]
         if splitter.passed_count and len(self.notices) < NOTICES_MAX:
-            reason = _REASONS[reason_of(fault)]
+            reason = _REASONS[reason_of(fault.code, fault.detail, fault.header)]
             notice = self._notice(partition, fault.record, reason, describe_fault(fault, splitter))
             notice.offset = partition.next_offset + splitter.passed_index
             notice.count = splitter.passed_count

@@ -3,33 +3,20 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from _core.bytes.batch cimport Batch, Record, Slice
 from _core.bytes.buffer cimport Buf
 from _core.paths.delay_ask cimport DelayAsk
+from _core.paths.delay_reasons cimport REASON_COUNT
+from _core.paths.recurrences cimport Recurrences
 from _core.paths.reply_asks cimport ReplyAsks
 from _core.paths.retries cimport Retries
 from _core.paths.rewriter cimport Rewriter
 from _core.queue.partition cimport Topic
-from _core.state.projections cimport LEVELS_MAX
+from _core.state.level_offsets cimport LEVELS_MAX
 from _core.bytes.tags cimport TagSum
-
-# Why a delay request cannot be met; `REASONS` has the texts.
-cdef enum DelayReason:
-    REASON_NONE = -1          # the fault is no matter of delay headers
-    REASON_VALUE = 0
-    REASON_UNIT
-    REASON_TOO_FAR
-    REASON_CONTRADICTION
-    REASON_ID
-    REASON_NEAR_MISS
-    REASON_NOT_BUILT
-    REASON_MISSING
-    REASON_RETRY
-    REASON_REPLY
-    REASON_COUNT
 
 # What `inspect` does about the names of headers.
 cdef enum LookFor:
     LOOK_RETRIES = 0          # a retry or a reply is a fault
     LOOK_REQUESTS             # finds out whether there are delay headers
-    LOOK_NOT_BUILT            # a header of what is not built is a fault, as is a retry or a reply
+    LOOK_OFF                  # a record that recurs is a fault, as is a retry or a reply
     LOOK_EVERY                # each record is one with delay headers: the topic insists on a delay
 
 cdef enum:
@@ -46,8 +33,6 @@ cdef struct Fault:
     int64_t size              # what is too large, or the limit
     Slice value               # of the header
 
-cdef int reason_of(const Fault* fault) noexcept nogil
-
 cdef class BatchSplitter:
     cdef int64_t level_ms[LEVELS_MAX]
     cdef int level_count
@@ -57,6 +42,7 @@ cdef class BatchSplitter:
     cdef int64_t delayed_count_max
     cdef Rewriter rewriter
     cdef Retries retries              # of the last split
+    cdef Recurrences recurrences
     cdef ReplyAsks reply_asks         # of the last split
     # The outcome of the last inspect or split.
     cdef bint has_delay_headers
@@ -106,7 +92,10 @@ cdef class BatchSplitter:
     ) except -1 nogil
     cdef int _resolve_due(
         self, DelayAsk* ask, int32_t i, int64_t now_ms, int64_t base_ms, int64_t delay_max_ms
-    ) noexcept nogil
+    ) except -1 nogil
+    cdef int _resolve_recurrence(
+        self, DelayAsk* ask, int32_t i, int64_t now_ms, int64_t delay_max_ms, bint is_delayed
+    ) except -1 nogil
     cdef int _resolve_retry(
         self, DelayAsk* ask, int32_t i, int64_t now_ms, int64_t base_ms
     ) except -1 nogil

@@ -1,8 +1,7 @@
 from typing import Self
 
+from _core.paths.recurrences import _InstantRules
 from _core.paths.retry_rules import RetryRules
-
-REASONS: tuple[str, ...]
 
 class BatchSplitter:
     def __new__(
@@ -14,4 +13,5 @@ class BatchSplitter:
         header_size_max: int,
         delayed_count_max: int,
         retry_rules: RetryRules | None = None,
+        instant_rules: _InstantRules | None = None,
     ) -> Self: ...

@@ -27,26 +27,27 @@ from _core.bytes.batch cimport (
 )
 from _core.bytes.buffer cimport Buf, append, extend_zero, release, shrink
 from _core.paths.delay_names cimport (
-    HEADER_ATTEMPT, HEADER_CANCEL, HEADER_DELAY, HEADER_DELIVER_AT, HEADER_ID, HEADER_LEVEL,
-    HEADER_NEAR_MISSES, HEADER_NONE, HEADER_NOT_BUILT, HEADER_REPLY, HEADER_REQUESTS,
-    HEADER_RETRY, HEADER_VALUES, header_of, may_be_delay_header,
+    HEADER_ATTEMPT, HEADER_CANCEL, HEADER_CRON, HEADER_CRON_MISSED, HEADER_CRON_ZONE,
+    HEADER_DELAY, HEADER_DELIVER_AT, HEADER_ID, HEADER_LEVEL, HEADER_NEAR_MISSES, HEADER_NONE,
+    HEADER_REPLY, HEADER_REQUESTS, HEADER_RETRY, HEADER_VALUES, header_of, may_be_delay_header,
 )
 from _core.paths.delay_fault_codes cimport *
+from _core.paths.delay_reasons cimport reason_of
 from _core.paths.delay_text cimport (
-    DELAY_MICROSECONDS, DELAY_NANOSECONDS, DELAY_OK, DELAY_SECONDS, DELAY_TOO_FAR, NO_DELAY,
-    DELAY_NOW,
-    parse_delay, parse_deliver_at, parse_level,
+    DELAY_NOW, DELAY_OK, NO_DELAY, parse_delay, parse_deliver_at, parse_level,
 )
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport (
-    Cursor, cursor_of, left, load_u32, load_u64, store_u32, store_u64, take_varint,
+    Cursor, cursor_of, left, load_u16, load_u32, load_u64, store_u16, store_u32, store_u64,
+    take_varint,
 )
+from _core.paths.recurrences cimport Recurrences
 from _core.paths.reply_asks cimport ReplyAsks
 from _core.paths.retries cimport Retries, retry_mark
 from _core.paths.retry_rules cimport RetryRules
 from _core.paths.rewriter cimport Rewriter
 from _core.queue.partition cimport Topic
-from _core.state.projections cimport LEVELS_MAX
+from _core.state.level_offsets cimport LEVELS_MAX
 from _core.bytes.tags cimport is_tags, note_tag, tag_code, tag_of_tail
 
 cdef enum:
@@ -58,47 +59,13 @@ cdef inline bint _is_timestamp(int64_t value) noexcept nogil:
     return -(<int64_t>1 << TIMESTAMP_BITS) < value < <int64_t>1 << TIMESTAMP_BITS
 
 
-# Indexed by DelayReason.
-REASONS = (
-    "value", "unit", "too_far", "contradiction", "id", "near_miss", "not_built", "missing", "retry",
-    "reply",
-)
-
-cdef int reason_of(const Fault* fault) noexcept nogil:
-    """The DelayReason of a fault."""
-    if fault.code == SPLIT_DELAY_VALUE:
-        if fault.detail == DELAY_TOO_FAR:
-            return REASON_TOO_FAR
-        if fault.detail in (DELAY_SECONDS, DELAY_MICROSECONDS, DELAY_NANOSECONDS):
-            return REASON_UNIT
-        return REASON_VALUE
-    if fault.code == SPLIT_DELAY_TOO_LONG:
-        return REASON_TOO_FAR
-    if fault.code in (SPLIT_CONTRADICTION, SPLIT_CANCEL_CONTRADICTION, SPLIT_RETRY_CONTRADICTION):
-        return REASON_CONTRADICTION
-    if fault.code in (SPLIT_RETRY_GROUP, SPLIT_RETRY_OFF, SPLIT_TOO_MANY_GROUPS):
-        return REASON_RETRY
-    if fault.code == SPLIT_REPLY_CONTRADICTION:
-        return REASON_CONTRADICTION
-    if fault.code in (
-        SPLIT_REPLY_TOPIC, SPLIT_REPLY_ALONE, SPLIT_REPLY_OFF, SPLIT_TOO_MANY_REPLY_TOPICS
-    ):
-        return REASON_REPLY
-    if fault.code == SPLIT_ID_SIZE:
-        return REASON_ID
-    if fault.code == SPLIT_NEAR_MISS:
-        return REASON_NEAR_MISS
-    if fault.code == SPLIT_NO_REQUEST:
-        return REASON_MISSING
-    return REASON_NOT_BUILT if fault.code == SPLIT_NOT_BUILT else REASON_NONE
-
-
 cdef class BatchSplitter:
     """The scratch space and limits of a broker. It handles one batch at a time."""
 
     def __cinit__(
         self, list level_ms not None, *, int64_t record_size_max, int64_t header_count_max,
-        int64_t header_size_max, int64_t delayed_count_max, RetryRules retry_rules=None
+        int64_t header_size_max, int64_t delayed_count_max, RetryRules retry_rules=None,
+        instant_rules=None
     ):
         """Set the levels and limits.
 
@@ -109,6 +76,7 @@ cdef class BatchSplitter:
             header_size_max: maximum size of all headers of a record, bytes.
             delayed_count_max: maximum number of timers and cancels of a batch.
             retry_rules: say when a record is retried; without them none can be.
+            instant_rules: compute the instants of records that recur; without them none can.
         """
         assert 1 <= len(level_ms) <= LEVELS_MAX
         for i, delay in enumerate(level_ms):
@@ -120,6 +88,7 @@ cdef class BatchSplitter:
         self.delayed_count_max = delayed_count_max
         self.rewriter = Rewriter()
         self.retries = Retries(retry_rules)
+        self.recurrences = Recurrences(instant_rules)
         self.reply_asks = ReplyAsks(retry_rules is not None)
 
     def __dealloc__(self):
@@ -139,6 +108,7 @@ cdef class BatchSplitter:
             header_size_max=self.header_size_max,
             delayed_count_max=self.delayed_count_max,
             retry_rules=self.retries.rules,
+            instant_rules=self.recurrences.rules,
         )
         made.reply_asks.closed_topics = self.reply_asks.closed_topics
         return made
@@ -205,14 +175,12 @@ cdef class BatchSplitter:
                 name = header_of(&key)
                 if look == LOOK_REQUESTS:
                     self.has_delay_headers = (
-                        HEADER_NONE < name < HEADER_REQUESTS or name >= HEADER_NOT_BUILT
+                        HEADER_NONE < name < HEADER_REQUESTS or name >= HEADER_NEAR_MISSES
                     )
-                elif name == HEADER_RETRY:
-                    return self._fault(SPLIT_RETRY_OFF, i, name, 0)
-                elif name == HEADER_REPLY:
-                    return self._fault(SPLIT_REPLY_OFF, i, name, 0)
-                elif look == LOOK_NOT_BUILT and HEADER_NOT_BUILT <= name < HEADER_NEAR_MISSES:
-                    return self._fault(SPLIT_NOT_BUILT, i, name, 0)
+                elif HEADER_RETRY <= name <= HEADER_REPLY or (
+                    look == LOOK_OFF and HEADER_CRON <= name <= HEADER_CRON_MISSED
+                ):
+                    return self._fault(SPLIT_HEADERS_OFF, i, name, 0)
             if is_tags(&key):
                 tag = tag_code(&value)
         if left(&c):
@@ -253,8 +221,6 @@ cdef class BatchSplitter:
                 continue
             elif name >= HEADER_NEAR_MISSES:
                 return self._fault(SPLIT_NEAR_MISS, i, name, 0)
-            elif name >= HEADER_NOT_BUILT:
-                return self._fault(SPLIT_NOT_BUILT, i, name, 0)
         if not only_retry:
             fault = self._resolve_due(ask, i, now_ms, base_ms, delay_max_ms)
             if fault != SPLIT_OK:
@@ -267,7 +233,7 @@ cdef class BatchSplitter:
 
     cdef int _resolve_due(
         self, DelayAsk* ask, int32_t i, int64_t now_ms, int64_t base_ms, int64_t delay_max_ms
-    ) noexcept nogil:
+    ) except -1 nogil:
         cdef int64_t value = 0
         cdef int error, header, asked = 0
         for header in range(HEADER_LEVEL + 1):
@@ -299,7 +265,30 @@ cdef class BatchSplitter:
                 return self._fault(SPLIT_ID_SIZE, i, header, 0)
         if ask.present[HEADER_CANCEL] and (asked or ask.present[HEADER_ID]):
             return self._fault(SPLIT_CANCEL_CONTRADICTION, i, HEADER_CANCEL, 0)
-        return self._check_reply(ask, i) if ask.present[HEADER_REPLY] else SPLIT_OK
+        if ask.present[HEADER_REPLY] and self._check_reply(ask, i) != SPLIT_OK:
+            return self.fault.code
+        return self._resolve_recurrence(ask, i, now_ms, delay_max_ms, asked > 0)
+
+    cdef int _resolve_recurrence(
+        self, DelayAsk* ask, int32_t i, int64_t now_ms, int64_t delay_max_ms, bint is_delayed
+    ) except -1 nogil:
+        """Resolve the first instant of a record that recurs."""
+        cdef int error
+        if not ask.present[HEADER_CRON]:
+            if ask.present[HEADER_CRON_ZONE] or ask.present[HEADER_CRON_MISSED]:
+                return self._fault(SPLIT_CRON_ALONE, i, HEADER_CRON, 0)
+            return SPLIT_OK
+        if is_delayed or ask.present[HEADER_CANCEL] or ask.present[HEADER_RETRY]:
+            return self._fault(SPLIT_CRON_CONTRADICTION, i, HEADER_CRON, 0)
+        if not ask.present[HEADER_ID]:
+            return self._fault(SPLIT_CRON_ID, i, HEADER_CRON, 0)
+        error = self.recurrences.resolve(ask, now_ms)
+        if error != SPLIT_OK:
+            return self._fault(error, i, HEADER_CRON, 0)
+        if ask.due_ms - now_ms > delay_max_ms:
+            self.fault.size = delay_max_ms
+            return self._fault(SPLIT_DELAY_TOO_LONG, i, HEADER_CRON, 0)
+        return SPLIT_OK
 
     cdef int _check_reply(self, const DelayAsk* ask, int32_t i) noexcept nogil:
         if ask.present[HEADER_RETRY]:
@@ -316,6 +305,7 @@ cdef class BatchSplitter:
         """Count the attempt, and resolve its due time unless the record itself asks for one."""
         cdef int64_t before = 0
         cdef int error
+        ask.present[HEADER_CRON] = False    # without effect where `delay.invalid` lets it pass
         if ask.present[HEADER_ID] or ask.present[HEADER_CANCEL]:
             return self._fault(SPLIT_RETRY_CONTRADICTION, i, HEADER_RETRY, 0)
         if ask.present[HEADER_ATTEMPT]:
@@ -389,6 +379,10 @@ cdef class BatchSplitter:
             e[TIMER_AT_ID_SIZE] = <uint8_t>ask.value[HEADER_ID].size
             store_u32(e + TIMER_AT_ID_POS, <uint32_t>self.ids.size)
             append(&self.ids, ask.value[HEADER_ID].data, ask.value[HEADER_ID].size)
+        if ask.present[HEADER_CRON]:
+            e[TIMER_AT_KIND] = DUE_RECURRING
+            store_u32(e + TIMER_AT_RULE_POS, <uint32_t>self.ids.size)
+            store_u16(e + TIMER_AT_RULE_SIZE, self.recurrences.append_rule(ask, &self.ids))
         self.timer_count += 1
         if self.min_due < 0 or ask.due_ms < self.min_due:
             self.min_due = ask.due_ms
@@ -433,7 +427,7 @@ cdef class BatchSplitter:
             self.passed_fault = self.fault
             self.passed_index = self.visible_count
         self.passed_count += 1
-        self.passed[reason_of(&self.fault)] += 1
+        self.passed[reason_of(self.fault.code, self.fault.detail, self.fault.header)] += 1
 
     cdef int _finish_visible(self, Record* r, const Batch* b) except -1 nogil:
         self.visible_count += 1
@@ -475,6 +469,7 @@ cdef class BatchSplitter:
         cdef int fault
         self._reset()
         self.rewriter.begin(accepted_ms, partition)
+        self.recurrences.begin()
         begin_batch(&self.visible)
         begin_batch(&self.held)
         for i in range(b.count):
@@ -557,6 +552,10 @@ cdef class BatchSplitter:
             )
             if e[TIMER_AT_ID_SIZE]:
                 store_u32(e + TIMER_AT_ID_POS, <uint32_t>(load_u32(e + TIMER_AT_ID_POS) + ids_pos))
+            if load_u16(e + TIMER_AT_RULE_SIZE):
+                store_u32(
+                    e + TIMER_AT_RULE_POS, <uint32_t>(load_u32(e + TIMER_AT_RULE_POS) + ids_pos)
+                )
             e += TIMER_ENTRY_SIZE
         e = self.cancels.data
         for i in range(self.cancel_count):

@@ -1,16 +1,11 @@
 from libc.stdint cimport int32_t, int64_t
 
-from _core.bytes.batch cimport Batch
-from _core.bytes.buffer cimport Buf
 from _core.timers.due_queue cimport Timer
+from _core.paths.deliver_frames cimport DeliverFrames
 from _core.paths.held_back cimport HeldBack
 from _core.paths.due_records cimport Due, HeldRecords
-from _core.log.frames cimport FrameHeader
 from _core.log.view cimport LogView
 from _core.state.writer cimport LogWriter
-from _core.queue.lateness cimport Lateness
-from _core.queue.partition cimport Partition, Topic
-from _core.bytes.tags cimport TagSum
 from _core.timers.moved_frames cimport MovedFrames
 from _core.timers.waiting_timers cimport Waiting
 
@@ -18,17 +13,13 @@ cdef class DeliverPath:
     cdef readonly LogWriter writer
     cdef readonly LogView view
     cdef HeldRecords records
-    cdef MovedFrames moved
+    cdef MovedFrames places
     cdef Timer* timers
     cdef Due* found
     cdef int32_t* group_of    # by partition handle: index of its last timer in the chunk, -1 = none
     cdef Py_ssize_t group_capacity
     cdef Py_ssize_t chunk_max
-    cdef int64_t batch_size_max
-    cdef Buf batch
-    cdef Buf tables
-    cdef Buf names
-    cdef TagSum tags          # of the records of one frame
+    cdef DeliverFrames out
     cdef Waiting aside        # cold timers and those after one in its partition, in order
     cdef Waiting unreadable
     cdef readonly HeldBack held_back
@@ -40,13 +31,10 @@ cdef class DeliverPath:
     cdef set retried          # positions of unreadable timers that are being retried
     cdef bint is_retried
     cdef Py_ssize_t cursor    # index of the unreadable timer checked last
-    cdef Py_ssize_t delivered
-    cdef readonly int64_t frames
-    cdef readonly bint disk_full
     cdef readonly int64_t damaged_timers
-    cdef Lateness late
-    cdef readonly int64_t late_ms_max
+    cdef int64_t now_ms       # of the current round
     cdef int _begin(self) except -1
+    cdef int _locate(self, const Timer* timer, Py_ssize_t i) except -1
     cdef Py_ssize_t _take_due(
         self, Py_ssize_t count, int64_t now_ms, Py_ssize_t limit
     ) except -1
@@ -61,8 +49,3 @@ cdef class DeliverPath:
     cdef int _return_aside(self) except -1
     cdef list _kept_of(self, const Waiting* waiting, Py_ssize_t limit)
     cdef list _group(self, Py_ssize_t count)
-    cdef int32_t _gather_run(
-        self, Topic topic, int32_t first, int64_t now_ms, Batch* b, FrameHeader* h
-    ) except -2
-    cdef int32_t _deliver_run(self, Partition partition, int32_t first, int64_t now_ms) except -2
-    cdef void _note_lateness(self, Topic topic, int64_t late_ms) noexcept

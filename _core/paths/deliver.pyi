@@ -2,6 +2,7 @@ from typing import Self
 
 from _core.log.view import LogView
 from _core.paths.held_back import HeldBack
+from _core.paths.recurrences import _InstantRules
 from _core.state.writer import LogWriter
 
 class DeliverPath:
@@ -10,12 +11,15 @@ class DeliverPath:
     held_back: HeldBack
     is_reading: bool
     ready: int
-    disk_full: bool
     damaged_timers: int
-    frames: int
-    late_ms_max: int
     def __new__(
-        cls, writer: LogWriter, view: LogView, *, chunk_max: int, batch_size_max: int
+        cls,
+        writer: LogWriter,
+        view: LogView,
+        *,
+        chunk_max: int,
+        batch_size_max: int,
+        rules: _InstantRules | None = None,
     ) -> Self: ...
     def deliver(self, now_ms: int, limit: int) -> int: ...
     def next_cold(self) -> list[int]: ...
@@ -32,3 +36,11 @@ class DeliverPath:
     def lateness(self) -> list[int]: ...
     @property
     def lateness_sum_ms(self) -> int: ...
+    @property
+    def late_ms_max(self) -> int: ...
+    @property
+    def frames(self) -> int: ...
+    @property
+    def moved_count(self) -> int: ...
+    @property
+    def disk_full(self) -> bool: ...

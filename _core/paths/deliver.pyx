@@ -27,34 +27,23 @@ are. Delivered batches have producer id, epoch and sequence -1.
 Layer 0: no I/O, no clock.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memmove, memset
 
-from _core.bytes.batch cimport (
-    ATTRIBUTE_LOG_APPEND_TIME, Batch, begin_batch, finish_batch, write_record,
-)
-from _core.bytes.buffer cimport append, extend_zero, release, shrink
 from _core.timers.due_queue cimport DueQueue, Timer
+from _core.paths.deliver_frames cimport DeliverFrames
 from _core.paths.due_records cimport (
-    LOCATE_COLD, LOCATE_CONTRADICTED, LOCATED, Due, HeldRecords,
+    LOCATE_COLD, LOCATE_CONTRADICTED, LOCATE_LATER, LOCATED, Due, HeldRecords,
 )
 from _core.paths.held_back cimport HeldBack
-from _core.log.frames cimport FrameHeader, blank_header, frame_size
-from _core.bytes.layout cimport *
-from _core.log.tail cimport ROOM_DELIVERY, FrameBody
 from _core.log.view cimport LogView
 from _core.state.writer cimport LogWriter
-from _core.bytes.octets cimport store_u32, store_u64
-from _core.queue.lateness cimport lateness_counts, note_lateness
-from _core.queue.partition cimport Partition, Topic
-from _core.bytes.tags cimport note_tag, seal_tags, tag_of_tail
+from _core.queue.lateness cimport lateness_counts
+from _core.queue.partition cimport Partition
 from _core.timers.waiting_timers cimport drop_first, push_timer
 
 cdef enum:
-    KEEP_BYTES = 4 << 20
-    # Maximum timers of a deliver frame, so that its table is small compared with its batch.
-    RUN_MAX = 16384
     # Maximum timers that wait for the disk, and timers whose records are read at a time.
     ASIDE_MAX = 1 << 20
     READ_COUNT = 256
@@ -70,17 +59,14 @@ cdef class DeliverPath:
     """Delivers chunks of due timers.
 
     Attributes:
-        disk_full: the last `deliver` stopped because the disk was full. The timers that were not
-            delivered are still due.
         ready: number of timers whose records have been read after they waited for the disk.
         damaged_timers: number of timers that their accept frame does not contain. They are never
             delivered.
-        late_ms_max: how late the latest timer of the last `deliver` was, ms.
     """
 
     def __cinit__(
         self, LogWriter writer not None, LogView view not None, *, Py_ssize_t chunk_max,
-        int64_t batch_size_max
+        int64_t batch_size_max, rules=None
     ):
         """Connect the parts of the path.
 
@@ -89,13 +75,14 @@ cdef class DeliverPath:
             view: the frame cache, for held records.
             chunk_max: maximum number of timers per call.
             batch_size_max: a delivered batch ends once it has at least this many bytes.
+            rules: computes the instants of recurring timers; without it they wait.
         """
         self.writer = writer
         self.view = view
-        self.moved = writer.projections.moved
-        self.records = HeldRecords(view, self.moved)
+        self.places = writer.projections.moved
+        self.records = HeldRecords(view, self.places)
         self.chunk_max = chunk_max
-        self.batch_size_max = batch_size_max
+        self.out = DeliverFrames(writer, rules, batch_size_max=batch_size_max)
         self.retried = set()
         self.held_back = HeldBack(writer.projections, view)
         self.timers = <Timer*>malloc(chunk_max * sizeof(Timer))
@@ -110,9 +97,6 @@ cdef class DeliverPath:
         free(self.held)
         free(self.aside.timers)
         free(self.unreadable.timers)
-        release(&self.batch)
-        release(&self.tables)
-        release(&self.names)
 
     def deliver(self, int64_t now_ms, Py_ssize_t limit):
         """Append the records of due timers that are in memory.
@@ -127,9 +111,8 @@ cdef class DeliverPath:
         cdef Py_ssize_t count, room
         cdef int32_t first
         cdef Partition partition
-        self.disk_full = False
-        self.delivered = 0
-        self.late_ms_max = 0
+        self.out.begin()
+        self.now_ms = now_ms
         self._begin()
         limit = min(limit, self.chunk_max)
         count = self._take_unreadable(0, limit // 2)
@@ -141,15 +124,17 @@ cdef class DeliverPath:
         for first in self._group(count):
             partition = <Partition>self.writer.projections.partitions[self.timers[first].partition]
             while first >= 0:
-                if self.disk_full:
+                if self.out.disk_full:
                     self.writer.projections.due.unpop(&self.timers[first], 1)
                     first = self.found[first].next
                 else:
-                    first = self._deliver_run(partition, first, now_ms)
+                    first = self.out.deliver_run(
+                        partition, self.timers, self.found, first, now_ms
+                    )
         self.records.end()
-        if self.disk_full:
+        if self.out.disk_full:
             self._return_aside()
-        return self.delivered
+        return self.out.delivered
 
     cdef int _begin(self) except -1:
         cdef Py_ssize_t handles = len(self.writer.projections.partitions)
@@ -189,15 +174,28 @@ cdef class DeliverPath:
             if self.held[timer.partition]:
                 self._set_aside(&timer)
                 continue
-            result = self.records.locate(&timer, &self.found[count])
+            result = self._locate(&timer, count)
             if result == LOCATED:
                 self.timers[count] = timer
                 count += 1
-            elif result == LOCATE_COLD:
+            elif result == LOCATE_COLD or result == LOCATE_LATER:
                 self._set_aside(&timer)
             else:
                 self._note_unreadable(&timer, result)
         return count
+
+    cdef int _locate(self, const Timer* timer, Py_ssize_t i) except -1:
+        """Locate the record of a timer, and decide what follows it if it recurs.
+
+        Writes both to `found` at index `i`. Returns a LocateResult.
+        """
+        cdef Due* due = &self.found[i]
+        cdef int result = self.records.locate(timer, due)
+        if result != LOCATED or due.rule_size == 0:
+            return result
+        if self.out.recurrences.decide(due, timer.due_ms, self.now_ms):
+            return LOCATED
+        return LOCATE_LATER
 
     # Timers that their topics hold back: pending, but no longer in the due queue
 
@@ -222,7 +220,9 @@ cdef class DeliverPath:
             if self.held[timer.partition]:
                 self._hold_aside()    # earlier ones, set aside before the topic held any back
                 continue
-            result = self.records.locate(&timer, &self.found[count])
+            result = self._locate(&timer, count)
+            if result == LOCATE_LATER:
+                break
             if result == LOCATED:
                 self.held_back.release(&timer, now_ms)
                 self.timers[count] = timer
@@ -302,11 +302,11 @@ cdef class DeliverPath:
                 continue
             result = LOCATE_COLD
             if due.take_kept(&timer):
-                result = self.records.locate(&timer, &self.found[count])
+                result = self._locate(&timer, count)
                 if result == LOCATED:
                     self.timers[count] = timer
                     count += 1
-                elif result == LOCATE_COLD:
+                elif result == LOCATE_COLD or result == LOCATE_LATER:
                     due.keep(&timer)
                     stuck.add(timer.partition)
                     first[left] = timer
@@ -331,12 +331,12 @@ cdef class DeliverPath:
         self.is_retried = False
         for i in range(self.unreadable.count):
             timer = self.unreadable.timers[self.unreadable.start + i]
-            pos = self.moved.place_of(timer.position)
+            pos = self.places.place_of(timer.position)
             if pos in self.retried and count < limit and not self.view.is_damaged(pos):
                 if not due.take_kept(&timer):
                     continue
                 if not self.held_back.is_paused(timer.partition):
-                    if self.records.locate(&timer, &self.found[count]) == LOCATED:
+                    if self._locate(&timer, count) == LOCATED:
                         self.timers[count] = timer
                         count += 1
                         continue
@@ -374,7 +374,7 @@ cdef class DeliverPath:
         self.retried = set()
         for i in range(min(self.unreadable.count, LOOKED_AT_MAX)):
             self.cursor = self.cursor + 1 if self.cursor + 1 < self.unreadable.count else 0
-            pos = self.moved.place_of(
+            pos = self.places.place_of(
                 self.unreadable.timers[self.unreadable.start + self.cursor].position
             )
             if len(found) < RETRIES_MAX and not self.view.is_damaged(pos):
@@ -382,7 +382,7 @@ cdef class DeliverPath:
                 self.retried.add(pos)
         self.reading = min(self.aside.count, READ_COUNT)
         for i in range(self.reading):
-            pos = self.moved.place_of(self.aside.timers[self.aside.start + i].position)
+            pos = self.places.place_of(self.aside.timers[self.aside.start + i].position)
             if pos >= 0 and self.view._find(pos, &size) == NULL:
                 if not self.view.is_damaged(pos):
                     found[pos] = True
@@ -415,7 +415,7 @@ cdef class DeliverPath:
         count = due.pop_due(until_ms, self.timers, self.chunk_max)
         found = set()
         for i in range(count):
-            pos = self.moved.place_of(self.timers[i].position)
+            pos = self.places.place_of(self.timers[i].position)
             if pos >= 0 and self.view._find(pos, &size) == NULL and not self.view.is_damaged(pos):
                 found.add(pos)
         due.unpop(self.timers, count)
@@ -484,115 +484,35 @@ cdef class DeliverPath:
             self.group_of[self.timers[i].partition] = -1
         return firsts
 
-    cdef int32_t _gather_run(
-        self, Topic topic, int32_t first, int64_t now_ms, Batch* b, FrameHeader* h
-    ) except -2:
-        """Build the records and the table of one deliver frame, from timer `first` on.
-
-        Sets the count and timestamps of `b`, and the times of `h`. Returns the first timer left
-        over, or -1.
-        """
-        cdef Due* due
-        cdef int64_t timestamp
-        cdef int32_t i = first
-        cdef uint8_t* entry
-        shrink(&self.batch, KEEP_BYTES)
-        shrink(&self.tables, KEEP_BYTES)
-        shrink(&self.names, KEEP_BYTES)
-        begin_batch(&self.batch)
-        memset(&self.tags, 0, sizeof(self.tags))
-        b.max_timestamp = -1
-        while i >= 0 and b.count < RUN_MAX:
-            if b.count and self.batch.size >= self.batch_size_max:
-                break
-            due = &self.found[i]
-            timestamp = due.timestamp
-            if topic.log_append_time:
-                timestamp = now_ms
-            elif topic.due_timestamp:
-                timestamp = self.timers[i].due_ms
-            if b.count == 0:
-                b.base_timestamp = h.min_timestamp = timestamp
-                h.min_due_ms = self.timers[i].due_ms
-            h.min_timestamp = min(h.min_timestamp, timestamp)
-            b.max_timestamp = max(b.max_timestamp, timestamp)
-            h.max_due_ms = self.timers[i].due_ms
-            write_record(
-                &self.batch, due.attributes, timestamp - b.base_timestamp, b.count,
-                due.tail, due.tail_size,
-            )
-            note_tag(&self.tags, tag_of_tail(due.tail, due.tail_size))
-            entry = extend_zero(&self.tables, COMPLETED_ENTRY_SIZE)
-            store_u64(entry + COMPLETED_AT_ACCEPT_POS, self.timers[i].position)
-            store_u32(entry + COMPLETED_AT_INDEX, self.timers[i].record_index)
-            entry[COMPLETED_AT_ID_SIZE] = <uint8_t>due.name_size
-            if due.topic_id != topic.topic_id:
-                store_u32(entry + COMPLETED_AT_ORIGIN_TOPIC, <uint32_t>due.topic_id)
-            append(&self.names, due.name, due.name_size)
-            b.count += 1
-            i = due.next
-        append(&self.tables, self.names.data, self.names.size)
-        extend_zero(&self.tables, -self.tables.size & (FRAME_ALIGNMENT - 1))
-        return i
-
-    cdef int32_t _deliver_run(self, Partition partition, int32_t first, int64_t now_ms) except -2:
-        """Append one deliver frame for timers from `first` on; return the next timer, or -1."""
-        cdef Topic topic = partition.topic
-        cdef FrameHeader h
-        cdef FrameBody body
-        cdef Batch b
-        cdef int64_t size
-        cdef int32_t i
-        memset(&b, 0, sizeof(b))
-        memset(&body, 0, sizeof(body))
-        blank_header(&h, KIND_DELIVER)
-        i = self._gather_run(topic, first, now_ms, &b, &h)
-        size = frame_size(self.tables.size, self.batch.size, 0)
-        if not self.writer.prepare(topic, size, ROOM_DELIVERY, now_ms):
-            self.disk_full = True
-            return first
-        b.base_offset = partition.next_offset
-        b.leader_epoch = self.writer.tail.epoch
-        b.attributes = ATTRIBUTE_LOG_APPEND_TIME if topic.log_append_time else 0
-        b.last_delta = b.count - 1
-        b.producer_id = -1
-        b.producer_epoch = -1
-        b.base_sequence = -1
-        finish_batch(&self.batch, 0, &b)
-        h.store_time_ms = now_ms
-        h.base_offset = partition.next_offset
-        h.record_count = b.count
-        h.last_delta = b.last_delta
-        h.tags = seal_tags(&self.tags, b.count, &h.flags)
-        h.timer_count = b.count
-        h.max_timestamp = b.max_timestamp
-        h.running_max = max(partition.running_max, b.max_timestamp)
-        body.tables = self.tables.data
-        body.tables_size = <int32_t>self.tables.size
-        body.visible = self.batch.data
-        body.visible_size = <int32_t>self.batch.size
-        body.visible_patch = self.batch.data
-        body.visible_patch_size = BATCH_HEADER_SIZE
-        self.writer.append(partition, &h, &body)
-        self.delivered += b.count
-        self.frames += 1
-        while first != i:
-            if not self.found[first].is_held:
-                self._note_lateness(topic, now_ms - self.timers[first].due_ms)
-            first = self.found[first].next
-        return i
-
-    cdef void _note_lateness(self, Topic topic, int64_t late_ms) noexcept:
-        note_lateness(&self.late, late_ms)
-        note_lateness(&topic.late, late_ms)
-        self.late_ms_max = max(self.late_ms_max, late_ms)
-
     @property
     def lateness(self):
         """Delivered timers by lateness: a count for each of LATENESS_BOUNDS_MS, and one above."""
-        return lateness_counts(&self.late)
+        return lateness_counts(&self.out.late)
 
     @property
     def lateness_sum_ms(self):
         """The sum of what they were late by, ms."""
-        return self.late.sum_ms
+        return self.out.late.sum_ms
+
+    @property
+    def late_ms_max(self):
+        """How late the latest timer of the last `deliver` was, ms."""
+        return self.out.late_ms_max
+
+    @property
+    def frames(self):
+        """Number of deliver frames since the start."""
+        return self.out.frames
+
+    @property
+    def moved_count(self):
+        """Occurrences of recurring timers since the start that were moved and not delivered."""
+        return self.out.moved_count
+
+    @property
+    def disk_full(self):
+        """Whether the last `deliver` stopped because the disk was full.
+
+        The timers that were not delivered are still due.
+        """
+        return self.out.disk_full

@@ -1,8 +1,20 @@
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from _core.timers.due_queue cimport Timer
 from _core.log.view cimport LogView
 from _core.timers.moved_frames cimport MovedFrames
+
+# What becomes of a recurring timer that is due.
+cdef enum Occurrence:
+    OCCURRENCE_LAST = 0       # it is delivered, and never again
+    OCCURRENCE_FOLLOWED       # it is delivered, and set anew
+    OCCURRENCE_MOVED          # it is set anew, and not delivered
+
+# The occurrence that follows it.
+cdef struct Following:
+    int occurrence            # an Occurrence: what becomes of the one before
+    int64_t due_ms
+    int64_t after_ms          # instant that it follows
 
 # The location of a due timer's record.
 cdef struct Due:
@@ -10,6 +22,10 @@ cdef struct Due:
     int64_t tail_size
     const uint8_t* name       # user id
     int name_size
+    const uint8_t* rule       # of a recurring timer
+    int rule_size             # 0: it does not recur
+    uint32_t occurrence       # how often it was delivered before
+    Following following       # once that is decided
     int attributes
     int32_t topic_id          # of the frame that holds it: the topic of the timer
     int64_t timestamp
@@ -21,8 +37,9 @@ cdef enum LocateResult:
     LOCATE_COLD = 1
     LOCATE_DAMAGED = 2        # the frame cannot be read at present
     LOCATE_CONTRADICTED = 3   # the frame can be read, but does not contain the timer
+    LOCATE_LATER = 4          # it recurs, and its instants are computed in another round
 
-# The entry of a timer in the table of an accept frame, or of a carry frame of timers; NULL: none.
+# The entry of a timer in the timer table of a frame; NULL: none.
 cdef const uint8_t* find_entry(
     const uint8_t* frame, int64_t accept_pos, int32_t record_index
 ) noexcept nogil

@@ -11,9 +11,10 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from _core.bytes.batch cimport Record, next_record
 from _core.timers.due_queue cimport Timer
 from _core.bytes.layout cimport *
+from _core.log.frames cimport FrameHeader, decode_header, timer_entries, timers_held
 from _core.log.view cimport LogView
 from _core.timers.moved_frames cimport MovedFrames
-from _core.bytes.octets cimport Cursor, cursor_of, load_i32, load_i64, load_u32
+from _core.bytes.octets cimport Cursor, cursor_of, load_i32, load_i64, load_u16, load_u32
 
 cdef enum:
     # Per round: frames read on the event loop (a thread reads the others), and memory pinned.
@@ -24,10 +25,14 @@ cdef enum:
 cdef const uint8_t* find_entry(
     const uint8_t* frame, int64_t accept_pos, int32_t record_index
 ) noexcept nogil:
-    cdef int32_t low = 0, high = load_i32(frame + AT_TIMER_COUNT), middle
-    cdef const uint8_t* entries = frame + FRAME_HEADER_SIZE
+    cdef int32_t low = 0, high, middle, count
+    cdef const uint8_t* entries
     cdef const uint8_t* entry
     cdef int64_t found
+    cdef FrameHeader h
+    decode_header(frame, &h)
+    entries = timer_entries(&h, frame)
+    count = high = timers_held(&h)
     while low < high:
         middle = low + (high - low) // 2
         entry = entries + <int64_t>middle * TIMER_ENTRY_SIZE
@@ -38,7 +43,7 @@ cdef const uint8_t* find_entry(
             low = middle + 1
         else:
             high = middle
-    if low == load_i32(frame + AT_TIMER_COUNT):
+    if low == count:
         return NULL
     entry = entries + <int64_t>low * TIMER_ENTRY_SIZE
     if load_i64(entry + TIMER_AT_ACCEPT_POS) != accept_pos:
@@ -65,11 +70,14 @@ cdef bint read_held(const uint8_t* frame, const uint8_t* entry, Due* due) noexce
     due.timestamp = r.timestamp_delta + load_i64(held + BATCH_AT_BASE_TIMESTAMP)
     due.name_size = entry[TIMER_AT_ID_SIZE]
     due.name = frame + load_u32(entry + TIMER_AT_ID_POS)
+    due.rule_size = load_u16(entry + TIMER_AT_RULE_SIZE)
+    due.rule = frame + load_u32(entry + TIMER_AT_RULE_POS)
+    due.occurrence = load_u32(entry + TIMER_AT_OCCURRENCE)
     return True
 
 
 cdef class HeldRecords:
-    """Finds held records through the frames that hold them: accept frames or carry frames."""
+    """Finds held records through the frames that hold them."""
 
     def __cinit__(self, LogView view not None, MovedFrames moved not None):
         """Read frames from the frame cache `view`; `moved` says where carried timers are."""

@@ -37,7 +37,7 @@ from _core.paths.delay_notices cimport DelayNotices
 from _core.paths.delay_faults cimport describe_fault
 from _core.paths.delay_fault_codes cimport SPLIT_OK, SPLIT_TOO_MANY_DELAYED
 from _core.paths.delay_split cimport (
-    LOOK_EVERY, LOOK_NOT_BUILT, LOOK_REQUESTS, LOOK_RETRIES, BatchSplitter, Fault,
+    LOOK_EVERY, LOOK_OFF, LOOK_REQUESTS, LOOK_RETRIES, BatchSplitter, Fault,
 )
 from _core.log.frames cimport FrameHeader, blank_header, frame_size
 from _core.bytes.kafka_errors cimport *
@@ -341,7 +341,7 @@ cdef class ProducePath:
         # Inspect the batch even if the topic ignores delay headers: no malformed batch may be
         # stored, and the record count in the header determines how many offsets it takes.
         if not topic.reads_delay_headers:
-            look = LOOK_RETRIES if topic.passes_invalid_delays else LOOK_NOT_BUILT
+            look = LOOK_RETRIES if topic.passes_invalid_delays else LOOK_OFF
         elif topic.requires_delay or topic.delay_default_ms >= 0:
             look = LOOK_EVERY
         if codec and self.work is not None:
@@ -563,7 +563,7 @@ cdef class ProducePath:
             s.min_timestamp = s.max_timestamp = now_ms
         s.assemble(
             b, self.writer.tail.pointers.wrote, partition.next_offset, self.writer.tail.epoch,
-            topic.log_append_time, self.writer.projections.level_next
+            topic.log_append_time, self.writer.projections.levels.following
         )
         fill_frame(s, &h, &body)
         if self.work is not None and s is self.work.splitter:

@@ -19,7 +19,7 @@ from libc.string cimport memcpy, memset
 from _core.bytes.batch cimport Batch, begin_batch, finish_batch, write_record
 from _core.bytes.buffer cimport append, extend_zero, release, shrink
 from _core.bytes.layout cimport *
-from _core.bytes.octets cimport load_i32, load_i64, load_u32, store_u32
+from _core.bytes.octets cimport load_i32, load_i64, load_u16, load_u32, store_u32
 from _core.log.frames cimport FrameHeader, blank_header, frame_size
 from _core.log.tail cimport ROOM_CONTROL, FrameBody
 from _core.log.view cimport Block
@@ -217,7 +217,9 @@ cdef class TimerCarry:
                 accept_pos = pos
                 end = i
                 whole_tables = tables
-            more = TIMER_ENTRY_SIZE + self.found[i].due.name_size
+            more = (
+                TIMER_ENTRY_SIZE + self.found[i].due.name_size + self.found[i].due.rule_size
+            )
             size += more + load_u32(self.found[i].entry + TIMER_AT_RECORD_SIZE)
             if end != first and (size > self.batch_size_max or count == RUN_MAX or is_lone):
                 break
@@ -264,6 +266,9 @@ cdef class TimerCarry:
             store_u32(entry + TIMER_AT_ID_POS, names_at)
             append(&self.names, due.name, due.name_size)
             names_at += due.name_size
+            store_u32(entry + TIMER_AT_RULE_POS, names_at)
+            append(&self.names, due.rule, due.rule_size)
+            names_at += due.rule_size
             due_ms = load_i64(entry + TIMER_AT_DUE)
             h.min_due_ms = due_ms if b.count == 0 else min(h.min_due_ms, due_ms)
             h.max_due_ms = max(h.max_due_ms, due_ms)
@@ -291,6 +296,11 @@ cdef class TimerCarry:
             store_u32(
                 entry + TIMER_AT_ID_POS,
                 load_u32(entry + TIMER_AT_ID_POS) + names_start if entry[TIMER_AT_ID_SIZE] else 0,
+            )
+            store_u32(
+                entry + TIMER_AT_RULE_POS,
+                load_u32(entry + TIMER_AT_RULE_POS) + names_start
+                if load_u16(entry + TIMER_AT_RULE_SIZE) else 0,
             )
             at += TIMER_ENTRY_SIZE
 

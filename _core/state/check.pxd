@@ -30,6 +30,7 @@ cdef class LogCheck(LogScan):
     cdef bint _has_damage_here(self)
     cdef int _check_order(self, const FrameHeader* h) except -1
     cdef int _check_targets(self, const FrameHeader* h, const uint8_t* p) except -1
+    cdef int _check_held(self, const FrameHeader* h, const uint8_t* p) except -1
     cdef int _check_deliver_times(self, const FrameHeader* h, const uint8_t* p) except -1
     cdef bint _check_carried(
         self, Partition partition, const FrameHeader* h, const uint8_t* p

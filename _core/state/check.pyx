@@ -12,11 +12,13 @@ Layer 0: no I/O.
 
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 
-from _core.log.frames cimport FrameHeader, has_timer_table, is_of_partition
+from _core.log.frames cimport (
+    FrameHeader, completes, is_of_partition, timer_entries, timers_held,
+)
 from _core.timers.id_index cimport NamedTimer
 from _core.bytes.layout cimport *
 from _core.state.scan cimport LogScan
-from _core.bytes.octets cimport load_i32, load_i64
+from _core.bytes.octets cimport load_i32, load_i64, load_u32
 from _core.queue.partition cimport Partition, Topic
 from _core.state.projections cimport Projections
 from _core.timers.cancelled_timers cimport CancelledTimers
@@ -128,6 +130,23 @@ cdef class CheckedProjections(Projections):
             )
         return Projections._apply_completed(self, partition, h, p, live)
 
+    cdef int _set_anew(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
+    ) except -1:
+        cdef int64_t accept_pos = load_i64(entry + TIMER_AT_ACCEPT_POS)
+        cdef int32_t index = load_i32(entry + TIMER_AT_INDEX)
+        if accept_pos != h.position:
+            return self.fault(
+                h.position + (entry - p), f"the accept position {h.position} of its own frame",
+                f"{accept_pos}",
+            )
+        if not self.waiting.cancel(accept_pos, index):
+            return self.fault(
+                h.position + (entry - p) + TIMER_AT_INDEX, "one timer for each record",
+                f"a second one of record {index}",
+            )
+        return Projections._set_anew(self, partition, h, p, entry)
+
 
 cdef class LogCheck(LogScan):
     """One pass over the log that reports contradictions between frames.
@@ -210,7 +229,8 @@ cdef class LogCheck(LogScan):
         cdef int64_t gap = h.base_offset - partition.next_offset
         if h.kind == KIND_CARRIED_RECORDS:
             return self._check_carried(partition, h, p)
-        if h.timer_count and has_timer_table(h):
+        if timers_held(h):
+            self._check_held(h, p)
             self._check_deliver_times(h, p)
             self._check_targets(h, p)
         if h.visible_size == 0 and h.record_count == 0 and h.kind != KIND_DELIVER:
@@ -281,9 +301,9 @@ cdef class LogCheck(LogScan):
 
     cdef int _check_targets(self, const FrameHeader* h, const uint8_t* p) except -1:
         """Check that the topics that timers point to are declared, as that of the frame."""
-        cdef const uint8_t* entry = p + FRAME_HEADER_SIZE
+        cdef const uint8_t* entry = timer_entries(h, p)
         cdef int32_t i, topic_id
-        for i in range(h.timer_count):
+        for i in range(timers_held(h)):
             topic_id = load_i32(entry + TIMER_AT_TARGET_TOPIC)
             if topic_id and topic_id not in self.declared and not self._has_damage_here():
                 self.checked.fault(
@@ -294,20 +314,51 @@ cdef class LogCheck(LogScan):
             entry += TIMER_ENTRY_SIZE
         return 0
 
+    cdef int _check_held(self, const FrameHeader* h, const uint8_t* p) except -1:
+        """Check that the held batch has the records of the timer table, one after the other."""
+        cdef const uint8_t* entry = timer_entries(h, p)
+        cdef int64_t held = FRAME_HEADER_SIZE + <int64_t>h.tables_size + h.visible_size
+        cdef int64_t at = held + BATCH_HEADER_SIZE
+        cdef int32_t i
+        if load_i32(p + held + BATCH_AT_COUNT) != timers_held(h):
+            return self.checked.fault(
+                h.position + held + BATCH_AT_COUNT,
+                f"a record for each of {timers_held(h)} timers",
+                f"{load_i32(p + held + BATCH_AT_COUNT)} records",
+            )
+        for i in range(timers_held(h)):
+            if load_u32(entry + TIMER_AT_RECORD_POS) != at:
+                return self.checked.fault(
+                    h.position + (entry - p) + TIMER_AT_RECORD_POS,
+                    f"the record of timer {i} at {at} of the frame",
+                    f"{load_u32(entry + TIMER_AT_RECORD_POS)}",
+                )
+            at += load_u32(entry + TIMER_AT_RECORD_SIZE)
+            entry += TIMER_ENTRY_SIZE
+        if at != held + h.held_size:
+            return self.checked.fault(
+                h.position + AT_HELD_SIZE, f"held records up to {at} of the frame",
+                f"{held + h.held_size}",
+            )
+        return 0
+
     cdef int _check_deliver_times(self, const FrameHeader* h, const uint8_t* p) except -1:
         """Check that the header's range of due times, by which readers skip frames, is that of its
         table.
         """
-        cdef const uint8_t* entry = p + FRAME_HEADER_SIZE
+        cdef const uint8_t* entry = timer_entries(h, p)
         cdef int64_t low = INT64_MAX, high = -1, due
         cdef int32_t i
-        for i in range(h.timer_count):
+        for i in range(timers_held(h)):
             due = load_i64(entry + TIMER_AT_DUE)
             low = min(low, due)
             high = max(high, due)
             entry += TIMER_ENTRY_SIZE
         if high < 0:
             low = -1
+        if completes(h):
+            # The range is also that of the timers that it completes.
+            low, high = min(low, h.min_due_ms), max(high, h.max_due_ms)
         if low != h.min_due_ms or high != h.max_due_ms:
             self.checked.fault(
                 h.position + AT_MIN_DUE_TIME,

@@ -10,15 +10,14 @@ from _core.timers.due_charges cimport DueCharges
 from _core.timers.memtable cimport TimerMemtable
 from _core.timers.moved_frames cimport MovedFrames
 from _core.queue.unit_blocks cimport UnitBlocks
+from _core.state.level_offsets cimport LevelOffsets
 from _core.state.producer_capture cimport ProducerCapture
 from _core.state.visible_marks cimport VisibleMarks
-
-cdef enum:
-    LEVELS_MAX = 255    # a timer entry holds its level in one byte
 
 cdef class Projections:
     cdef readonly DueQueue due
     cdef readonly IdIndex ids
+    cdef readonly LevelOffsets levels
     cdef readonly MovedFrames moved
     cdef readonly dict topics_by_name
     cdef Topic found                           # by the last `find_topic`
@@ -42,7 +41,6 @@ cdef class Projections:
     cdef readonly ProducerTable producers
     cdef readonly int64_t producer_id_seen
     cdef readonly bytes id_key
-    cdef int64_t level_next[LEVELS_MAX + 1]    # next offset of each delay level; [0] is not used
     cdef readonly ProducerCapture captured
     cdef list lost_ranges
     cdef set dropped             # ids of timers that damage made undeliverable
@@ -80,12 +78,20 @@ cdef class Projections:
         self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry,
         Timer* timer,
     ) except -1
+    cdef int _push_accepted(
+        self, Partition target, const FrameHeader* h, const uint8_t* p, const uint8_t* entry,
+        Timer* timer,
+    ) except -1
     cdef int _note_settled(self, int64_t accept_pos, int32_t index) except -1
     cdef int _apply_cancellation(
         self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
     ) except -1
     cdef int _cancel_pending(
         self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, int64_t now_ms
+    ) except -1
+    # Makes the next occurrence of a timer pending.
+    cdef int _set_anew(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
     ) except -1
     cdef int _apply_completed(
         self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live

@@ -13,7 +13,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcmp, memset
 
 from _core.timers.due_queue cimport DueQueue, Timer
-from _core.log.frames cimport FrameHeader, is_run, is_timer_carry
+from _core.log.frames cimport (
+    FrameHeader, completed_names, is_run, is_timer_carry, timer_entries,
+)
 from _core.timers.id_index cimport (
     CANCELLED, DELIVERED, PENDING, STATE_BITS, IdIndex, NamedTimer, NameSlot,
 )
@@ -24,6 +26,7 @@ from _core.bytes.octets cimport load_i32, load_i64, load_u32
 from _core.queue.partition cimport Partition, Topic
 from _core.queue.producer_state cimport ProducerTable, Sequenced
 from _core.queue.unit_blocks cimport UnitBlocks
+from _core.state.level_offsets cimport LevelOffsets
 from _core.state.producer_capture cimport ProducerCapture
 from _core.state.visible_marks cimport VisibleMark, VisibleMarks
 
@@ -37,6 +40,7 @@ cdef class Projections:
     Attributes:
         due: pending timers, by due time and arrival.
         ids: user ids of timers.
+        levels: how many timers of each delay level were accepted.
         moved: where carried timers are now.
         topics_by_name, topics_by_id, topics_by_uuid: live topics; the last by the 16 bytes of the
             UUID.
@@ -66,6 +70,7 @@ cdef class Projections:
         """
         self.due = DueQueue()
         self.ids = IdIndex(id_key)
+        self.levels = LevelOffsets()
         self.moved = MovedFrames()
         self.marks = VisibleMarks()
         self.producers = ProducerTable()
@@ -206,38 +211,6 @@ cdef class Projections:
         self.ids = IdIndex(key)
         self.ids.forget_below(forget_pos)
         self.id_key = key
-
-    def level_offset(self, int level):
-        """Level offset of the next timer of a level: how many were accepted so far.
-
-        Args:
-            level: 1 to 255.
-
-        Raises:
-            IndexError: no such level.
-        """
-        if not 1 <= level <= LEVELS_MAX:
-            raise IndexError(f"level {level} is out of range: use 1 to {LEVELS_MAX}")
-        return self.level_next[level]
-
-    def level_offsets(self):
-        """The next level offset of each level, from 1 to the highest level that has timers."""
-        cdef int highest = LEVELS_MAX
-        while highest and self.level_next[highest] == 0:
-            highest -= 1
-        return tuple([self.level_next[level] for level in range(1, highest + 1)])
-
-    def restore_level_offsets(self, offsets not None):
-        """Restore the result of `level_offsets`.
-
-        Raises:
-            ValueError: there are more than 255 levels.
-        """
-        cdef int level
-        if len(offsets) > LEVELS_MAX:
-            raise ValueError(f"got {len(offsets)} levels, expected at most {LEVELS_MAX}")
-        for level, offset in enumerate(offsets, start=1):
-            self.level_next[level] = max(self.level_next[level], <int64_t>offset)
 
     cdef int _note_id(self) except -1:
         """Record the id that has just been put or completed for the next checkpoint."""
@@ -409,10 +382,16 @@ cdef class Projections:
         if target is None:
             return 0
         target.topic.timers_accepted += 1
-        self._make_pending(target, h, p, entry, &timer)
+        return self._push_accepted(target, h, p, entry, &timer)
+
+    cdef int _push_accepted(
+        self, Partition target, const FrameHeader* h, const uint8_t* p, const uint8_t* entry,
+        Timer* timer,
+    ) except -1:
+        self._make_pending(target, h, p, entry, timer)
         if self.memtable is not None:
             self.memtable.push(
-                &timer, target.topic.topic_id, target.index, entry[TIMER_AT_LEVEL],
+                timer, target.topic.topic_id, target.index, entry[TIMER_AT_LEVEL],
                 load_i64(entry + TIMER_AT_LEVEL_OFFSET), timer.position,
             )
         return 0
@@ -443,7 +422,6 @@ cdef class Projections:
         """
         cdef NamedTimer named
         cdef int size = entry[TIMER_AT_ID_SIZE]
-        cdef int level = entry[TIMER_AT_LEVEL]
         timer.due_ms = load_i64(entry + TIMER_AT_DUE)
         timer.position = load_i64(entry + TIMER_AT_ACCEPT_POS)
         timer.record_index = load_i32(entry + TIMER_AT_INDEX)
@@ -457,9 +435,7 @@ cdef class Projections:
             named.state = PENDING
             self.ids.put(h.topic_id, p + load_u32(entry + TIMER_AT_ID_POS), size, &named)
             self._note_id()
-        self.level_next[level] = max(
-            self.level_next[level], load_i64(entry + TIMER_AT_LEVEL_OFFSET) + 1
-        )
+        self.levels.note(entry[TIMER_AT_LEVEL], load_i64(entry + TIMER_AT_LEVEL_OFFSET))
         return self.due.push(timer)
 
     # Carried timers
@@ -536,7 +512,7 @@ cdef class Projections:
     ) except -1:
         """Complete the timers of a deliver or cancel frame: they are no longer pending."""
         cdef const uint8_t* entry = p + FRAME_HEADER_SIZE
-        cdef const uint8_t* name = entry + <int64_t>h.timer_count * COMPLETED_ENTRY_SIZE
+        cdef const uint8_t* name = completed_names(h, p)
         cdef int state = DELIVERED if h.kind == KIND_DELIVER else CANCELLED
         cdef int64_t accept_pos
         cdef int32_t i, index
@@ -566,6 +542,10 @@ cdef class Projections:
                 self._note_id()
             name += size
             entry += COMPLETED_ENTRY_SIZE
+        entry = timer_entries(h, p)
+        for i in range(h.cancel_count):
+            self._set_anew(partition, h, p, entry)
+            entry += TIMER_ENTRY_SIZE
         if state == DELIVERED:
             self.timers_delivered += h.timer_count
             partition.topic.timers_delivered += h.timer_count
@@ -573,6 +553,20 @@ cdef class Projections:
             self.timers_cancelled += h.timer_count
             partition.topic.timers_cancelled += h.timer_count
         return 0
+
+    cdef int _set_anew(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
+    ) except -1:
+        cdef Timer timer
+        cdef const uint8_t* name = p + load_u32(entry + TIMER_AT_ID_POS)
+        # Another one is pending only if damage took the frame that completed it.
+        if self._cancel_pending(h.topic_id, name, entry[TIMER_AT_ID_SIZE], h.store_time_ms):
+            self.timers_replaced += 1
+            partition.topic.timers_replaced += 1
+        self.held_bytes += load_u32(entry + TIMER_AT_RECORD_SIZE) + TIMER_ENTRY_SIZE
+        self.timers_accepted += 1
+        partition.topic.timers_accepted += 1
+        return self._push_accepted(partition, h, p, entry, &timer)
 
     def named_timer(self, Topic topic not None, bytes user_id not None):
         """Look up the timer that an id names now.

@@ -27,7 +27,7 @@ from libc.string cimport memcpy
 
 from _core.log.frames cimport (
     FRAME_BAD_SIZE, FRAME_NEWER_VERSION, FRAME_NO_MAGIC, FRAME_OK, FrameHeader, check_frame,
-    decode_header, frame_size, has_timer_table, is_of_partition, is_read,
+    decode_header, frame_size, is_of_partition, is_read, timer_entries, timers_held,
 )
 from _core.log.frames import FAULTS
 from _core.bytes.layout cimport *
@@ -473,7 +473,7 @@ cdef class LogScan:
             topic = self._topic_of(h)
             if topic is None:
                 return 0
-            if h.timer_count and has_timer_table(h):
+            if timers_held(h):
                 self._declare_targets(h, p)
             if h.kind == KIND_CARRIED_RECORDS:
                 # Its offsets are assigned: the records only change their place.
@@ -513,9 +513,9 @@ cdef class LogScan:
 
     cdef int _declare_targets(self, const FrameHeader* h, const uint8_t* p) except -1:
         """Apply the lost topic frames of topics that timers of a frame point to, or note them."""
-        cdef const uint8_t* entry = p + FRAME_HEADER_SIZE
+        cdef const uint8_t* entry = timer_entries(h, p)
         cdef int32_t i, topic_id, index
-        for i in range(h.timer_count):
+        for i in range(timers_held(h)):
             topic_id = load_i32(entry + TIMER_AT_TARGET_TOPIC)
             if topic_id and topic_id not in self.projections.topics_by_id:
                 if topic_id in self.topics:

@@ -20,7 +20,8 @@ from _core.bytes.octets cimport (
     Cursor, cursor_of, load_i16, load_i32, load_i64, load_u16, load_u32, load_u64, store_u64,
 )
 from _core.log.frames cimport (
-    FRAME_OK, FrameHeader, check_frame, check_head, decode_header, has_records, is_timer_carry,
+    FRAME_OK, FrameHeader, check_frame, check_head, completed_names, completes, decode_header,
+    has_records, is_timer_carry, timer_entries, timers_held,
     original_pos,
 )
 from _core.tables.delay_headers cimport accepted_ms_of
@@ -52,14 +53,6 @@ cdef struct Hit:
     int64_t pos
     int32_t place
     int32_t number
-
-
-cdef inline bint _has_timers(const FrameHeader* h) noexcept nogil:
-    return h.kind == KIND_ACCEPT or is_timer_carry(h)
-
-
-cdef inline bint _completes(const FrameHeader* h) noexcept nogil:
-    return h.kind == KIND_DELIVER or h.kind == KIND_CANCEL
 
 
 cdef inline bint _has_records(const FrameHeader* h) noexcept nogil:
@@ -326,7 +319,7 @@ cdef class KeyRows(FrameWalk):
         return append(&self.rows, &row, sizeof(Row))
 
     cdef int _take(self, const FrameHeader* h, const uint8_t* p) except -1 nogil:
-        cdef const uint8_t* entry = p + FRAME_HEADER_SIZE
+        cdef const uint8_t* entry
         cdef const uint8_t* name
         cdef int64_t place
         cdef Cursor c
@@ -338,15 +331,16 @@ cdef class KeyRows(FrameWalk):
         self.last_stored = max(self.last_stored, h.store_time_ms)
         if is_timer_carry(h):
             self._note_accepted(h, p)
-        if not (_has_timers(h) or _completes(h) or _has_records(h)):
+        if not (timers_held(h) or h.kind == KIND_ACCEPT or completes(h) or _has_records(h)):
             return 0
         place = self._place_of(h.topic_id)
         if place >= 0:
             self.met.data[place] = 1
             return 0
-        if _has_timers(h):
+        if timers_held(h):
             c = _held_of(h, p)
-            for i in range(h.timer_count):
+            entry = timer_entries(h, p)
+            for i in range(timers_held(h)):
                 if h.kind == KIND_CARRY and load_i64(entry + TIMER_AT_ACCEPT_POS) != origin:
                     origin = load_i64(entry + TIMER_AT_ACCEPT_POS)
                     self._put_origin(origin, h.position)
@@ -356,12 +350,15 @@ cdef class KeyRows(FrameWalk):
                 if next_record(&c, &r) and r.key.size >= 0:
                     self._put(HASH_KEY, r.key.data, r.key.size, h.position)
                 entry += TIMER_ENTRY_SIZE
+        if h.kind == KIND_ACCEPT:
+            entry = p + FRAME_HEADER_SIZE + <int64_t>h.timer_count * TIMER_ENTRY_SIZE
             for i in range(h.cancel_count):
                 name = p + load_u32(entry + CANCEL_AT_ID_POS)
                 self._put(HASH_ID, name, entry[CANCEL_AT_ID_SIZE], h.position)
                 entry += CANCEL_ENTRY_SIZE
-        elif _completes(h):
-            name = entry + <int64_t>h.timer_count * COMPLETED_ENTRY_SIZE
+        elif completes(h):
+            entry = p + FRAME_HEADER_SIZE
+            name = completed_names(h, p)
             for i in range(h.timer_count):
                 if entry[COMPLETED_AT_ID_SIZE]:
                     self._put(HASH_ID, name, entry[COMPLETED_AT_ID_SIZE], h.position)
@@ -493,7 +490,7 @@ cdef class KeyMatch(FrameWalk):
         elif self.origin >= 0 and not is_timer_carry(h):
             if h.kind != KIND_CARRIED_RECORDS or original_pos(p) != self.origin:
                 return 0
-        elif _has_timers(h):
+        elif h.kind == KIND_ACCEPT or is_timer_carry(h):
             self._take_timers(h, p)
             entry = p + FRAME_HEADER_SIZE + <int64_t>h.timer_count * TIMER_ENTRY_SIZE
             for i in range(h.cancel_count):
@@ -501,8 +498,9 @@ cdef class KeyMatch(FrameWalk):
                 if self._is_id(name, entry[CANCEL_AT_ID_SIZE]):
                     self._hit(h.position, PLACE_CANCEL, i)
                 entry += CANCEL_ENTRY_SIZE
-        elif _completes(h) and self.by_id:
-            name = entry + <int64_t>h.timer_count * COMPLETED_ENTRY_SIZE
+        elif completes(h):
+            self._take_timers(h, p)
+            name = completed_names(h, p)
             for i in range(h.timer_count):
                 if self._is_id(name, entry[COMPLETED_AT_ID_SIZE]):
                     self._hit(h.position, PLACE_COMPLETED, i)
@@ -517,14 +515,17 @@ cdef class KeyMatch(FrameWalk):
         return self.stored_from <= stored_ms < self.stored_to
 
     cdef int _take_timers(self, const FrameHeader* h, const uint8_t* p) except -1 nogil:
-        """Take the timers wanted of an accept or carry frame."""
-        cdef const uint8_t* entry = p + FRAME_HEADER_SIZE
+        """Take the timers wanted of a frame."""
+        cdef const uint8_t* entry = timer_entries(h, p)
         cdef const uint8_t* name
         cdef int64_t accepted_ms
-        cdef Cursor c = _held_of(h, p)
+        cdef Cursor c
         cdef Record r
         cdef int32_t i
-        for i in range(h.timer_count):
+        if timers_held(h) == 0:
+            return 0
+        c = _held_of(h, p)
+        for i in range(timers_held(h)):
             if not next_record(&c, &r):
                 break
             name = p + load_u32(entry + TIMER_AT_ID_POS)

@@ -13,7 +13,8 @@ from libc.string cimport memset
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport load_i32, load_i64
 from _core.log.frames cimport (
-    FRAME_BAD_SIZE, FRAME_OK, FrameHeader, check_head, head_size, is_timer_carry, original_pos,
+    FRAME_BAD_SIZE, FRAME_OK, FrameHeader, check_head, head_size, is_timer_carry,
+    original_pos, timers_held,
 )
 from _core.log.window cimport LogWindow
 from _core.queue.partition cimport Partition, Topic
@@ -128,6 +129,13 @@ cdef class HistoryProjections(CheckedProjections):
                 load_i32(completed_entry(p, i) + COMPLETED_AT_INDEX), state, h.store_time_ms,
             )
         return CheckedProjections._apply_completed(self, partition, h, p, live)
+
+    cdef int _set_anew(
+        self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
+    ) except -1:
+        self.cancel_state = OUTCOME_REPLACED
+        self.outcomes.add(h.position, load_i32(entry + TIMER_AT_INDEX), h.topic_id)
+        return CheckedProjections._set_anew(self, partition, h, p, entry)
 
 
 cdef class PlanScan(LogScan):
@@ -251,10 +259,10 @@ cdef class PlanScan(LogScan):
             z.max_timestamp = max(z.max_timestamp, h.max_timestamp)
         if h.kind == KIND_DELIVER:
             z.delivered += h.timer_count
-        elif h.timer_count and (h.kind == KIND_ACCEPT or is_timer_carry(h)):
+        if timers_held(h):
             if h.kind == KIND_CARRY:
                 z.min_stored = 0    # only the records say when their timers were accepted
-            z.timers += h.timer_count
+            z.timers += timers_held(h)
             z.min_due = min(z.min_due, h.min_due_ms)
             z.max_due = max(z.max_due, h.max_due_ms)
         return 0

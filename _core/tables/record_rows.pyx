@@ -12,7 +12,9 @@ from _core.bytes.batch cimport (
 from _core.bytes.borrowed cimport Borrowed
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport Cursor, load_i32, load_i64, load_u32
-from _core.log.frames cimport FrameHeader, has_records, is_timer_carry
+from _core.log.frames cimport (
+    FrameHeader, completed_names, has_records, is_timer_carry, timer_entries, timers_held,
+)
 from _core.tables.delay_headers cimport DelayHeaders, accepted_ms_of
 from _core.tables.columns cimport (
     ColumnData, make_room, note_nulls, note_valid, note_validity, null_i64, put_first_end, put_i32,
@@ -283,7 +285,7 @@ cdef class DeliveryRows(VisibleRows):
         cdef DelayHeaders delay
         cdef Record r
         cdef int32_t i
-        name.data = entry + <int64_t>h.timer_count * COMPLETED_ENTRY_SIZE
+        name.data = completed_names(h, p)
         for i in range(min(h.timer_count, h.record_count)):
             if not next_record(c, &r):
                 with gil:
@@ -351,12 +353,9 @@ cdef class TimerRows(RecordRows):
             raise ValueError(f"outcomes of {len(self.ends)} ranges for {len(self.ranges)}")
 
     cdef bint _takes(self, const FrameHeader* h) except -1:
-        if h.kind == KIND_ACCEPT:
-            if not holds(&self.stored, h.store_time_ms):
-                return False
-        elif not is_timer_carry(h):
+        if not is_timer_carry(h) and not holds(&self.stored, h.store_time_ms):
             return False
-        return h.timer_count > 0 and overlaps(&self.due, h.min_due_ms, h.max_due_ms)
+        return timers_held(h) > 0 and overlaps(&self.due, h.min_due_ms, h.max_due_ms)
 
     cdef bint _needs_bodies(self) noexcept nogil:
         return (
@@ -374,8 +373,7 @@ cdef class TimerRows(RecordRows):
         )
 
     cdef int _skipped(self, const FrameHeader* h) except -1:
-        if h.kind == KIND_ACCEPT or is_timer_carry(h):
-            self.timers += h.timer_count
+        self.timers += timers_held(h)
         return 0
 
     cdef int64_t _behind_fault(self) except -1:
@@ -388,18 +386,18 @@ cdef class TimerRows(RecordRows):
 
     cdef int _add(self, const FrameHeader* h, const uint8_t* p) except -1:
         cdef int64_t first = self.timers
-        self.timers += h.timer_count
+        self.timers += timers_held(h)
         if self.timers * OUTCOME_SIZE > self.outcomes.size:
             raise ValueError(f"{self.outcomes.size} bytes of outcomes for {self.timers} timers")
         with nogil:
-            self._make_room(h.timer_count, <int64_t>h.held_size + h.tables_size)
+            self._make_room(timers_held(h), <int64_t>h.held_size + h.tables_size)
             self._add_timers(h, p, self.outcomes.p + first * OUTCOME_SIZE)
         return 0
 
     cdef int _add_timers(
         self, const FrameHeader* h, const uint8_t* p, const uint8_t* outcome
     ) except -1 nogil:
-        cdef const uint8_t* entry = p + FRAME_HEADER_SIZE
+        cdef const uint8_t* entry = timer_entries(h, p)
         cdef const uint8_t* held = p + FRAME_HEADER_SIZE + h.tables_size + h.visible_size
         cdef bint reads_records = self._needs_body_of(h)
         cdef DelayHeaders delay
@@ -414,7 +412,7 @@ cdef class TimerRows(RecordRows):
             c.p = held + BATCH_HEADER_SIZE
             c.end = held + h.held_size
             c.failed = False
-        for i in range(h.timer_count):
+        for i in range(timers_held(h)):
             if reads_records and not next_record(&c, &r):
                 with gil:
                     self._malformed()
@@ -425,7 +423,7 @@ cdef class TimerRows(RecordRows):
                     accepted_ms = accepted_ms_of(&r)
                     if accepted_ms < 0:
                         accepted_ms = h.store_time_ms
-                if h.kind == KIND_ACCEPT or holds(&self.stored, accepted_ms):
+                if h.kind != KIND_CARRY or holds(&self.stored, accepted_ms):
                     if reads_records:
                         self._put_record(&b, &r, True, &delay)
                     self._add_one(h, p, entry, outcome, accepted_ms)

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 from _core.queue.partition import Topic
 from appliance.admin.queries import Fields
 from appliance.broker import Broker
+from appliance.cron_rules import CronError
 from appliance.errors import FindError, NotReadyError
 from appliance.find import LIMIT_DEFAULT, LIMIT_MAX, for_json, until
 from appliance.model import TimerState
@@ -30,6 +31,9 @@ from appliance.units import MS_PER_MINUTE, MS_PER_SECOND, NS_PER_MS
 
 READ_NS: Final = MS_PER_SECOND * NS_PER_MS
 """How long one list reads records; its answer says where the next one goes on."""
+
+INSTANTS_SHOWN: Final = 5
+"""Instants of a recurring timer that a list has."""
 
 PURGED_TOGETHER: Final = 1_000
 """Timers that are cancelled in one turn of the loop, in a frame for each partition."""
@@ -134,7 +138,11 @@ class TimerListing:
 
         def read() -> list[Item]:
             try:
-                return reader.read(timers, lambda: in_time() and not pump.is_stopped)
+                items = reader.read(timers, lambda: in_time() and not pump.is_stopped)
+                for item in items:
+                    if "cron" in item:
+                        item["instants"] = self._instants(item)
+                return items
             finally:
                 part.close()
 
@@ -142,6 +150,16 @@ class TimerListing:
             return await pump.find(read)
         finally:
             self._broker.key_index.end_search()
+
+    def _instants(self, item: Item) -> list[int]:
+        """Return the instants of a recurring timer from its due time on. Any thread."""
+        expression, zone = item["cron"].encode(), item["zone"].encode()
+        try:
+            return self._broker.instants.next_instants(
+                expression, zone, item["due"] - 1, INSTANTS_SHOWN
+            )
+        except CronError:
+            return []  # the data of its zone is gone
 
     async def purge_timers(self, pump: Pump, selection: TimerSelection) -> PurgedTimers:
         """Cancel all timers of a selection.

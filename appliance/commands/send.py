@@ -34,11 +34,27 @@ Examples:
   latermq send orders late --at 2030-01-01T00:00:00Z
   latermq send orders retry --level 3 --key customer-5 --header trace=abc
   seq 1000 | latermq send numbers --delay 10s
+  latermq send reports nightly --cron '0 2 * * *' --zone Europe/Berlin --id nightly
 
 A delay is 1500ms, 30s, 15m, 2h, 7d or PT15M. docs/DELAY.md has the details.
 """
 
 Headers = list[tuple[str, bytes]]
+
+UserId = Annotated[
+    str | None,
+    usage.Option("--id", metavar="ID", help="An id to look up, replace or cancel the record."),
+]
+Cron = Annotated[
+    str | None, usage.Option(metavar="EXPR", help="Deliver at each instant of '0 9 * * MON-FRI'.")
+]
+Zone = Annotated[
+    str | None, usage.Option(metavar="ZONE", help="The time zone of --cron: Europe/Berlin.")
+]
+Missed = Annotated[
+    str | None,
+    usage.Option(metavar="once|all|none", help="Which missed instants of --cron are delivered."),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +113,10 @@ def send(  # noqa: PLR0917 (these are flags: click passes them by name)
     level: Annotated[
         int | None, usage.Option(metavar="N", help="Deliver after the delay of this level.")
     ] = None,
-    id_: Annotated[
-        str | None,
-        usage.Option("--id", metavar="ID", help="An id to look up, replace or cancel the record."),
-    ] = None,
+    cron: Cron = None,
+    zone: Zone = None,
+    missed: Missed = None,
+    id_: UserId = None,
     cancel: Annotated[
         str | None,
         usage.Option(metavar="ID", help="Cancel the pending record with this id; takes no VALUE."),
@@ -121,7 +137,7 @@ def send(  # noqa: PLR0917 (these are flags: click passes them by name)
         raise ConfigError("--cancel sends no record: remove VALUE")
     headers = [(name, to_bytes(value)) for name, value in read_pairs("--header", header)]
     delay_ms = None if delay is None else _read_delay(delay)
-    delay_asked, delay_words = _asked(*_delays(delay, at, level))
+    delay_asked, delay_words = _asked(*_delays(delay, at, level), *_recurrence(cron, zone, missed))
     id_asked, id_words = _asked(*_ids(id_, cancel, reply))
     headers += delay_asked + id_asked
     octets = None if key is None else to_bytes(key)
@@ -159,6 +175,17 @@ def _delays(
         ("x-delay", delay, "delayed by {}"),
         ("x-deliver-at", at, "to be delivered at {}"),
         ("x-delay-level", None if level is None else str(level), "delayed by level {}"),
+    )
+
+
+def _recurrence(
+    cron: str | None, zone: str | None, missed: str | None
+) -> tuple[tuple[str, str | None, str], ...]:
+    """Return header, value and text of what asks for a recurring record."""
+    return (
+        ("x-cron", cron, "recurs at {}"),
+        ("x-cron-zone", zone, "in {}"),
+        ("x-cron-missed", missed, "missed: {}"),
     )
 
 

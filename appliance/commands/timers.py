@@ -126,8 +126,11 @@ def list_timers(  # noqa: PLR0917 (these are flags: click passes them by name)
         if answer["next"] is None or shown_count >= limit:
             break
     if not json and not values:
+        head: tuple[str, ...] = ("DUE", "IN", "TOPIC", "PARTITION", "ID", "KEY")
         cells = [_row(octets_of(item), now_ms) for item in rows]
-        head = ("DUE", "IN", "TOPIC", "PARTITION", "ID", "KEY")
+        if any("cron" in item for item in rows):
+            head += ("RECURS",)
+            cells = [(*row, _rule(item)) for row, item in zip(cells, rows, strict=True)]
         print_table(head, cells, empty="nothing is pending there")
     if answer["next"] is not None:
         complain(f"there are more: continue with --after {answer['next']}")
@@ -139,6 +142,10 @@ def _row(item: Item, now_ms: int) -> tuple[object, ...]:
     key = printable(item.get("key")) if "problem" not in item else f"({item['problem']})"
     user_id = printable(item["id"]) if "id" in item else None
     return format_instant(due_ms), left, printable(item["topic"]), item["partition"], user_id, key
+
+
+def _rule(item: Item) -> str | None:
+    return f"{printable(item['cron'])} {printable(item['zone'])}" if "cron" in item else None
 
 
 @app.command("forecast")

@@ -192,7 +192,7 @@ class Dump:
             if filters.end_pos is not None and pos >= filters.end_pos:
                 return
             frame = Frame(pos, log.frame_at(pos))
-            if not frame.has_timers:
+            if not frame.timers_held:
                 continue
             topic = state.topic_names.get(frame.topic_id)
             partition = frame.header["partition"]

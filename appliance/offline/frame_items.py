@@ -15,6 +15,7 @@ from _core.bytes.layout import (
     BATCH_HEADER_SIZE,
     CANCEL_ENTRY_SIZE,
     COMPLETED_ENTRY_SIZE,
+    COMPLETION_SET_ANEW,
     FRAME_FLAG_CONTROL,
     FRAME_FLAG_MIXED_TAGS,
     FRAME_FLAG_OPTIONAL,
@@ -68,7 +69,9 @@ Decompress = Callable[[int, memoryview, int], bytes]
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
-_TIMER: Final = struct.Struct(">qiBBBxqqIIIIii8x")
+_TIMER: Final = struct.Struct(">qiBBBxqqIIIIiiIH2x")
+_RULE: Final = struct.Struct(">BBBxq")
+_MISSED: Final = {1: "once", 2: "all", 3: "none"}
 _CANCEL: Final = struct.Struct(">iBBxxqIxxxx")
 _COMPLETED: Final = struct.Struct(">qiBBxxIiq")
 _CARRIED_ORIGIN: Final = struct.Struct(">qq")
@@ -164,11 +167,18 @@ class Frame:
         return self.data[FRAME_HEADER_SIZE : FRAME_HEADER_SIZE + self.header["tables_size"]]
 
     @property
-    def has_timers(self) -> bool:
-        """Whether it accepted or carried timers."""
+    def timers_held(self) -> int:
+        """How many timers it accepted, carried or set anew."""
+        if self.kind in (KIND_DELIVER, KIND_CANCEL):
+            return self.header["cancel_count"]
         is_control = self.header["flags"] & FRAME_FLAG_CONTROL
         is_of_timers = self.kind == KIND_ACCEPT or (self.kind == KIND_CARRY and not is_control)
-        return is_of_timers and self.header["timer_count"] > 0
+        return self.header["timer_count"] if is_of_timers else 0
+
+    def _timers_start(self) -> int:
+        if self.kind in (KIND_DELIVER, KIND_CANCEL):
+            return FRAME_HEADER_SIZE + self.header["timer_count"] * COMPLETED_ENTRY_SIZE
+        return FRAME_HEADER_SIZE
 
     def carried_origin(self) -> Item:
         """Return where records were held first and when they were carried; {} for other frames."""
@@ -191,26 +201,27 @@ class Frame:
         Raises:
             CorruptionError: it cannot be decoded.
         """
-        decode = None if self.has_timers else _DECODERS.get(self.kind)
+        decode = None if self.timers_held else _DECODERS.get(self.kind)
         return None if decode is None else decode(bytes(self._tables()))
 
     def timers(self, wanted: Collection[int] | None = None) -> list[Item]:
-        """Return the timer table of an accept or carry frame, with the held record of each timer.
+        """Return the timer table of a frame, with the held record of each timer.
 
         Args:
             wanted: the numbers of those to return; None for all.
         """
-        if not self.has_timers:
+        if not self.timers_held:
             return []
         held = iter(self._held_records(wanted))
         found = []
-        for n in range(self.header["timer_count"]):
+        for n in range(self.timers_held):
             if wanted is not None and n not in wanted:
                 continue
-            at = FRAME_HEADER_SIZE + n * TIMER_ENTRY_SIZE
-            accept_pos, index, level, _, id_size, due, level_offset, _, _, id_pos, _, *target = (
+            at = self._timers_start() + n * TIMER_ENTRY_SIZE
+            accept_pos, index, level, _, id_size, due, level_offset, _, _, id_pos, *rest = (
                 _TIMER.unpack_from(self.data, at)
             )
+            occurrence, *target, rule_pos, rule_size = rest
             item: Item = {"accept_position": accept_pos, "index": index, "due": due}
             if id_size:
                 item["id"] = bytes(self.data[id_pos : id_pos + id_size])
@@ -220,6 +231,9 @@ class Frame:
                 item["level_offset"] = level_offset
             if target[0]:
                 item["target_topic_id"], item["target_partition"] = target
+            if rule_size:
+                rule = bytes(self.data[rule_pos : rule_pos + rule_size])
+                item |= {"occurrence": occurrence} | _rule(rule)
             item |= next(held, {})
             found.append(item)
         return found
@@ -231,10 +245,8 @@ class Frame:
             wanted: (accept position, index) of each.
         """
         found: dict[tuple[int, int], int] = {}
-        if not self.has_timers:
-            return found
-        size = self.header["timer_count"] * TIMER_ENTRY_SIZE
-        table = self.data[FRAME_HEADER_SIZE : FRAME_HEADER_SIZE + size]
+        start, size = self._timers_start(), self.timers_held * TIMER_ENTRY_SIZE
+        table = self.data[start : start + size]
         for number, (accept_pos, index, *_) in enumerate(_TIMER.iter_unpack(table)):
             if (accept_pos, index) in wanted:
                 found[accept_pos, index] = number
@@ -242,7 +254,9 @@ class Frame:
 
     def cancels(self) -> list[Item]:
         """Return the cancel table of an accept frame."""
-        found = []
+        found: list[Item] = []
+        if self.kind != KIND_ACCEPT:
+            return found
         start = FRAME_HEADER_SIZE + self.header["timer_count"] * TIMER_ENTRY_SIZE
         for n in range(self.header["cancel_count"]):
             at = start + n * CANCEL_ENTRY_SIZE
@@ -259,12 +273,16 @@ class Frame:
         if self.kind not in (KIND_DELIVER, KIND_CANCEL):
             return []
         count = self.header["timer_count"]
-        id_pos = FRAME_HEADER_SIZE + count * COMPLETED_ENTRY_SIZE
+        id_pos = self._timers_start() + self.timers_held * TIMER_ENTRY_SIZE
         found = []
         for n in range(count):
             at = FRAME_HEADER_SIZE + n * COMPLETED_ENTRY_SIZE
-            accept_pos, index, id_size, *_ = _COMPLETED.unpack_from(self.data, at)
+            accept_pos, index, id_size, op, occurrence, _, next_due = _COMPLETED.unpack_from(
+                self.data, at
+            )
             item: Item = {"accept_position": accept_pos, "index": index}
+            if op == COMPLETION_SET_ANEW:
+                item |= {"occurrence": occurrence, "next_due": next_due}
             if id_size:
                 item["id"] = bytes(self.data[id_pos : id_pos + id_size])
             id_pos += id_size
@@ -294,6 +312,17 @@ class Frame:
         for item in found:
             item.pop("offset", None)
         return found
+
+
+def _rule(rule: bytes) -> Item:
+    missed, expression_size, zone_size, after = _RULE.unpack_from(rule)
+    end = _RULE.size + expression_size
+    return {
+        "cron": rule[_RULE.size : end].decode("ascii", "replace"),
+        "zone": rule[end : end + zone_size].decode("ascii", "replace"),
+        "missed": _MISSED.get(missed, str(missed)),
+        "after": after,
+    }
 
 
 def _refuse(codec: int, section: memoryview, size_max: int) -> bytes:

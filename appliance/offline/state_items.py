@@ -61,7 +61,7 @@ def state_items(state: LogState, takes_place: TakesPlace) -> Iterator[Item]:
 
 
 def _levels(state: LogState) -> Iterator[Item]:
-    for level, offset in enumerate(state.projections.level_offsets(), start=1):
+    for level, offset in enumerate(state.projections.levels.all(), start=1):
         if offset:
             yield {"type": "level", "level": level, "next_offset": offset}
 

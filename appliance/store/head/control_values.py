@@ -88,7 +88,7 @@ def _few_values(state: State) -> list[bytes]:
         encode_value(KIND_EPOCH, control_frames.encode_epoch(EpochFrame(epoch, pos, state.cluster)))
         for epoch, pos in state.epochs.all()
     ]
-    levels = encode_levels(state.projections.level_offsets())
+    levels = encode_levels(state.projections.levels.all())
     producer = control_frames.encode_producer(state.producer_id_limit)
     return [*epochs, encode_value(KIND_PRODUCER, producer), encode_value(VALUE_LEVELS, levels)]
 

@@ -287,7 +287,7 @@ class Start:
                 yield Progress("loading", 0, 0)
             for _ in self.runs.load(control.runs, control.applied):
                 yield Progress("loading", 0, 0)
-            self.state.projections.restore_level_offsets(control.level_offsets)
+            self.state.projections.levels.restore(control.level_offsets)
         except (StorageError, CorruptionError, ValueError, KeyError, IndexError) as error:
             # The files changed since the check, or were forged: start over with an empty state.
             self._begin()

@@ -206,7 +206,7 @@ class State:
     def _apply_carry(self, payload: bytes, epoch: int) -> None:
         for value in decode_carry(payload):
             if value.kind == VALUE_LEVELS:
-                self.projections.restore_level_offsets(decode_levels(value.payload))
+                self.projections.levels.restore(decode_levels(value.payload))
             elif value.kind == VALUE_IDS:
                 RunLoader(self.projections).carry_ids(decode_ids(value.payload))
             elif value.kind == VALUE_SEQUENCES:
@@ -361,7 +361,7 @@ class Capture:
             settings=state.settings,
             id_key=projections.id_key,
             totals=projections.totals,
-            level_offsets=projections.level_offsets(),
+            level_offsets=projections.levels.all(),
             epochs=tuple(
                 control_frames.encode_epoch(EpochFrame(epoch, pos, state.cluster))
                 for epoch, pos in state.epochs.all()

@@ -148,17 +148,29 @@ class Explainer:
         elif kind in ("accept", "carry"):
             timers = [self._entry("timer entry") for _ in range(header["timer count"])]
             cancels = [self._entry("cancel entry") for _ in range(header["cancel count"])]
-            for entry in sorted(timers + cancels, key=lambda entry: entry["id pos"]):
-                if entry["id size"]:
-                    assert entry["id pos"] == self._at
-                    self._explain(entry["id size"], "user's id")
+            self._names(sorted(timers + cancels, key=lambda entry: entry["id pos"]))
         elif kind in ("deliver", "cancel"):
             completed = [self._entry("completed entry") for _ in range(header["timer count"])]
+            timers = [self._entry("timer entry") for _ in range(header["cancel count"])]
             for entry in completed:
                 if entry["id size"]:
                     self._explain(entry["id size"], "user's id")
+            self._names(timers)
         else:
             self._entry(kind.replace("carried records", "carried origin"))
+
+    def _names(self, entries: list[dict[str, int]]) -> None:
+        """Explain the ids and the rules of timers and cancels, in their order."""
+        for entry in entries:
+            if entry["id size"]:
+                assert entry["id pos"] == self._at
+                self._explain(entry["id size"], "user's id")
+            if entry.get("rule size"):
+                assert entry["rule pos"] == self._at
+                rule = self._entry("rule")
+                self._explain(rule["expression size"], "cron expression")
+                self._explain(rule["zone size"], "time zone")
+                assert self._at == entry["rule pos"] + entry["rule size"]
 
     def _entry(self, name: str) -> dict[str, int]:
         self._heading(name)

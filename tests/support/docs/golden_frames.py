@@ -33,6 +33,7 @@ EXAMPLE: Final = "accept_split"
 
 TOPIC_ID: Final = 1
 MINUTE_MS: Final = 60_000
+HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 86_400_000
 JOBS: Final = UUID("6a6f6273-0000-4000-8000-000000000001")
 CLUSTER: Final = UUID("6c6d7100-0000-4000-8000-00000000000c")
@@ -45,6 +46,10 @@ FIRST_FRAME_POS: Final = 616
 """After the head, the epoch frame and the topic frame of a log whose only topic is `jobs`."""
 SECOND_FRAME_POS: Final = 1192
 """After the frame that holds `named_and_cancels`."""
+RECURRING_POS: Final = 1144
+"""After the frame that holds `nightly`."""
+MOVED_POS: Final = 1024
+"""After the frame that holds `missed_nightly`."""
 
 
 def last_frame(log: bytes) -> bytes:
@@ -86,6 +91,27 @@ def named_and_cancels() -> model.Batch:
         for i, headers in enumerate(ask)
     ]
     return model.Batch(records=tuple(records), producer_id=7, producer_epoch=2, base_sequence=40)
+
+
+def nightly() -> model.Batch:
+    """A record that comes each night, and an ordinary one that is due with it."""
+    ask = (
+        ((b"x-cron", b"0 2 * * *"), (b"x-cron-zone", b"Etc/UTC"), (b"x-deliver-id", b"night")),
+        ((b"x-delay", b"2h"),),
+    )
+    return model.Batch(
+        records=tuple(
+            model.Record(timestamp=START_MS, key=b"k", value=b"v", headers=headers)
+            for headers in ask
+        )
+    )
+
+
+def missed_nightly() -> model.Batch:
+    """The first record of `nightly`, which does not come if it is missed."""
+    (first, _) = nightly().records
+    headers = (*first.headers, (b"x-cron-missed", b"none"))
+    return model.Batch(records=(replace(first, headers=headers),))
 
 
 def _rig_frame(*steps: Callable[[ProduceHarness], object]) -> Callable[[], bytes]:
@@ -440,6 +466,13 @@ FRAMES: Final[dict[str, Golden]] = {
     "accept_named": Golden(FIRST_FRAME_POS, _rig_frame(_send(named_and_cancels()))),
     "deliver": Golden(
         SECOND_FRAME_POS, _rig_frame(_send(named_and_cancels()), _deliver_after(MINUTE_MS))
+    ),
+    "accept_recurring": Golden(FIRST_FRAME_POS, _rig_frame(_send(nightly()))),
+    "deliver_recurring": Golden(
+        RECURRING_POS, _rig_frame(_send(nightly()), _deliver_after(2 * HOUR_MS))
+    ),
+    "cancel_moved": Golden(
+        MOVED_POS, _rig_frame(_send(missed_nightly()), _deliver_after(3 * HOUR_MS))
     ),
     "cancel": Golden(4096, _cancel, is_model=True),
     "carry_timers": Golden(8192, _carry_timers, is_model=True),

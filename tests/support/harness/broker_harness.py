@@ -498,7 +498,7 @@ class BrokerHarness:
         return Digest(
             cluster_id=self.broker.cluster_id,
             topics=topics,
-            levels=state.level_offsets(),
+            levels=state.levels.all(),
             ids=ids,
             groups=tuple(self._group_digest(name) for name in self.broker.groups.names),
             pending=tuple(

@@ -187,7 +187,7 @@ class CarriedLog:
         pending: dict[tuple[int, int], dict[tuple[int, int], Item]] = {}
         outcomes = self.plan.state.projections.outcomes  # type: ignore[attr-defined]
         for frame in self.frames(end=cut):
-            if not frame.has_timers:
+            if not frame.timers_held:
                 continue
             place = frame.topic_id, frame.header["partition"]
             for timer in frame.timers():

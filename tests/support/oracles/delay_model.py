@@ -21,7 +21,7 @@ STAMPS: Final = (b"x-accepted-at", b"x-due-at", b"x-due-id")
 RETRY: Final = b"x-retry-group"
 RETRY_NOTES: Final = (b"x-retry-attempt", b"x-origin", b"x-retry-reason")
 REPLY: Final = b"x-deliver-reply"
-NOT_BUILT: Final = (
+CRON: Final = (
     b"x-cron",
     b"x-cron-zone",
     b"x-cron-missed",
@@ -135,7 +135,7 @@ class DelayModel:
     def _read(self, record: Raw, now_ms: int, base_ms: int) -> Ask | None:
         """Parse the headers; None if the record is refused."""
         last = {name.lower(): value for name, value in record.headers}
-        if not last.keys().isdisjoint((*NOT_BUILT, *NEAR_MISSES)):
+        if not last.keys().isdisjoint((*CRON, *NEAR_MISSES)):
             return None
         dues, delays = [], []
         asks_now = False

@@ -21,7 +21,7 @@ BATCH_HEADER_SIZE: Final = 61
 BATCH_CRC_START: Final = 21
 
 _HEADER: Final = struct.Struct(">HBBiiiqqqqiiiiiiiqqqqqqiihHiqIxxxxI")
-_TIMER: Final = struct.Struct(">qiBBBxqqIIIIiixxxxxxxx")
+_TIMER: Final = struct.Struct(">qiBBBxqqIIIIiiIHxx")
 _CANCEL: Final = struct.Struct(">iBBxxqIxxxx")
 _COMPLETED: Final = struct.Struct(">qiBBxxIiq")
 _BATCH_START: Final = struct.Struct(">qiibI")
@@ -244,6 +244,7 @@ class Held:
     occurrence: int = 0
     target_topic: int = 0
     target_partition: int = -1
+    rule: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,10 +326,13 @@ def with_timers(
     named: list[Held | Cancel] = [*held, *cancels]
     if cancels:
         named.sort(key=lambda entry: entry.index)
-    ids, id_pos = b"", {}
+    ids, id_pos, rule_pos = b"", {}, {}
     for entry in named:
         id_pos[id(entry)] = HEADER_SIZE + entries_size + len(ids) if entry.user_id else 0
         ids += entry.user_id
+        rule = entry.rule if isinstance(entry, Held) else b""
+        rule_pos[id(entry)] = HEADER_SIZE + entries_size + len(ids) if rule else 0
+        ids += rule
     ids += padding(entries_size + len(ids))
     record_pos = HEADER_SIZE + entries_size + len(ids) + len(frame.visible) + BATCH_HEADER_SIZE
     table = bytearray()
@@ -347,13 +351,15 @@ def with_timers(
             timer.occurrence,
             timer.target_topic,
             timer.target_partition,
+            rule_pos[id(timer)],
+            len(timer.rule),
         )
         record_pos += len(record)
     for cancel in cancels:
         table += _CANCEL.pack(
             cancel.index, cancel.kind, len(cancel.user_id), cancel.due, id_pos[id(cancel)]
         )
-    resolved = [timer.due for timer in held if timer.due_kind == 0]
+    resolved = [timer.due for timer in held if timer.due_kind in (0, 4)]
     return replace(
         frame,
         tables=bytes(table) + ids,

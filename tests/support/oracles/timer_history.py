@@ -286,7 +286,7 @@ def state_of(projections: Projections) -> dict[str, object]:
         "ids": ids,
         "pending": due.pending,
         "by partition": {place: due.pending_of(handle) for handle, place in places.items()},
-        "levels": projections.level_offsets(),
+        "levels": projections.levels.all(),
         "next due": due.next_due >= 0,
         "timers": [(*timer[:3], places[timer[3]]) for timer in calls.pop(due, 1 << 47, 1 << 20)],
     }

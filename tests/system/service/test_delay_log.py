@@ -48,7 +48,10 @@ async def test_a_refusal_without_an_answer_is_said(
         client.send_produce("t", 0, [Record(b"", headers=(("x-cron", b"* * * * *"),))], acks=0)
         assert await client.is_closed_by_broker()
         (line,) = said(caplog)
-        assert 'reason=not_built message="x-cron is not supported yet: leave it out"' in line
+        assert (
+            'reason=cron message="x-cron needs x-deliver-id, by which it is replaced and cancelled"'
+            in line
+        )
 
 
 async def test_what_passes_is_said_with_its_offset(

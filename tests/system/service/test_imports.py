@@ -25,6 +25,7 @@ FOR_SERVE = {
     *FOR_HTTP,
     *("cramjam", "isal", "lz4", "zstandard"),
     *("kio", "prometheus_client", "uvloop"),
+    "cronsim",
     "snappy",  # by prometheus_client, where it is installed
 }
 

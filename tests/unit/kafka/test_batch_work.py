@@ -145,6 +145,23 @@ def test_a_reply_says_what_holds_when_the_batch_is_appended(harness: BrokerHarne
     ]
 
 
+def test_a_record_that_recurs_is_split_on_the_thread(harness: BrokerHarness) -> None:
+    client = WireClient(harness)
+    names = [b"a", b"b"]
+    recurring = [
+        Raw(b"tick", headers=[(b"x-cron", b"* * * * *"), (b"x-deliver-id", name)]) for name in names
+    ]
+    send(client, packed([*large(), *recurring]))
+    resume(client)
+    assert client.session.work is not None
+    run_work(client.session)
+    resume(client)
+    harness.flush()
+    assert outcomes(client) == [(0, -1)]
+    for _ in range(2):
+        assert harness.tick(60_000) == len(names)
+
+
 def test_delayed_records_are_split_on_the_thread(harness: BrokerHarness) -> None:
     """Their places in a level follow from those that came in between."""
     client, other = WireClient(harness), WireClient(harness)

@@ -16,13 +16,13 @@ from tests.support.clients.wire_client import WireClient
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.oracles.delay_model import (
     CANCEL,
+    CRON,
     DELAY,
     DELIVER_AT,
     ID,
     LEVEL,
     NEAR_MISSES,
     NO_DELAY,
-    NOT_BUILT,
     NOW,
     DelayModel,
     Meanings,
@@ -83,7 +83,7 @@ other_header = st.sampled_from(OTHERS)
 wrong_header = st.one_of(
     st.sampled_from(WRONG),
     st.tuples(st.sampled_from([ID, CANCEL]), st.sampled_from(WRONG_IDS)),
-    st.tuples(st.sampled_from([*NEAR_MISSES, *NOT_BUILT]), st.sampled_from([b"1", None])),
+    st.tuples(st.sampled_from([*NEAR_MISSES, *CRON]), st.sampled_from([b"1", None])),
 )
 CASES = (bytes.lower, bytes.lower, bytes.title, bytes.upper)
 

@@ -10,14 +10,14 @@ import pytest
 
 from _core.paths.delay_names import names
 from _core.paths.delay_notices import NOTICES_MAX, QUOTA_REASONS, DelayNotice
-from _core.paths.delay_split import REASONS
+from _core.paths.delay_reasons import REASONS
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.wire_client import WireClient, framed
 from tests.support.docs.source_files import ROOT
 from tests.support.harness.broker_harness import Stop, with_topic
 from tests.support.oracles.delay_model import (
+    CRON,
     NEAR_MISSES,
-    NOT_BUILT,
     REPLY,
     REQUESTS,
     RETRY,
@@ -150,19 +150,21 @@ def test_near_misses_are_refused_with_the_right_name(
 
 
 @pytest.mark.parametrize("spelled", [bytes.lower, bytes.title])
-@pytest.mark.parametrize("name", NOT_BUILT)
-def test_what_is_not_built_is_refused(client: WireClient, name: bytes, spelled: object) -> None:
-    """Also beside a delay that could be met, and where other delay headers are not read."""
+@pytest.mark.parametrize("name", CRON)
+def test_a_record_that_recurs_is_refused_where_delay_headers_are_off(
+    client: WireClient, name: bytes, spelled: object
+) -> None:
+    """Also beside a delay that could be met."""
     assert callable(spelled)
     client.harness.create_topic("off", 1, {"delay.headers": "off"})
-    for topic in ("t", "off"):
-        for others in ([], [(b"x-delay", b"1s"), ONE_ID]):
-            record = asking(spelled(name), b"group", *others)
-            part = client.produce(topic, 0, make_batch([Raw(), record]))
-            assert (part.error_code, part.base_offset) == (ErrorCode.invalid_record, -1)
-            assert [error.batch_index for error in part.record_errors] == [1]
-            assert part.error_message == f"{name.decode()} is not supported yet: leave it out"
-        assert records(client, topic) == []
+    for others in ([], [(b"x-delay", b"1s"), ONE_ID]):
+        part = client.produce("off", 0, make_batch([Raw(), asking(spelled(name), b"x", *others)]))
+        assert (part.error_code, part.base_offset) == (ErrorCode.invalid_record, -1)
+        assert [error.batch_index for error in part.record_errors] == [1]
+        assert f"{name.decode()} has no effect in a topic with delay.headers=off" in (
+            part.error_message
+        )
+    assert records(client, "off") == []
 
 
 USERS_OWN = [
@@ -199,7 +201,7 @@ def test_headers_of_all_kinds_pass_where_they_are_off_and_invalid_ones_pass(
     """Byte by byte; nothing is counted, because nothing is read."""
     settings = {"delay.headers": "off", "delay.invalid": "pass"}
     client.harness.create_topic("off", 1, settings)
-    headers = [(name, b"soon") for name in (*REQUESTS, *NOT_BUILT, *NEAR_MISSES, *STAMPS)]
+    headers = [(name, b"soon") for name in (*REQUESTS, *CRON, *NEAR_MISSES, *STAMPS)]
     for codec in CODECS:
         assert send(client, Raw(headers=headers), topic="off", codec=codec)[0] == 0
     assert client.session.produce.delays.notices == []
@@ -216,10 +218,9 @@ def test_near_misses_pass_where_headers_are_off(client: WireClient) -> None:
 
 def test_the_names_are_those_of_the_documents() -> None:
     kinds = {
-        **{name.decode(): "request" for name in (*REQUESTS, RETRY, REPLY)},
+        **{name.decode(): "request" for name in (*REQUESTS, RETRY, REPLY, *CRON)},
         **{name.decode(): "retry" for name in RETRY_NOTES},
         **{name.decode(): "stamp" for name in STAMPS},
-        **{name.decode(): "not built" for name in NOT_BUILT},
         **{name.decode(): right.decode() for name, right in NEAR_MISSES.items()},
     }
     assert names() == kinds
@@ -316,7 +317,7 @@ REFUSED: list[tuple[RawHeaders, str]] = [
     ([(b"x-deliver-id", b"")], "id"),
     ([(b"x-deliver-cancel", None)], "id"),
     ([(b"X-Delay-Ms", b"1000")], "near_miss"),
-    ([(b"x-cron", b"0 9 * * *")], "not_built"),
+    ([(b"x-cron", b"0 9 * * *")], "cron"),
     ([(b"x-retry-group", b"a/b")], "retry"),
     ([(b"x-deliver-reply", b"r")], "reply"),
 ]

@@ -152,7 +152,7 @@ def test_both_positions_find_what_was_carried(log: CarriedLog, *, is_indexed: bo
             wanted = [each for each in found(finder, position=origin) if each["what"] == "record"]
             assert wanted == items
             checked.add("records")
-        elif frame.has_timers and frame.kind == 4:
+        elif frame.timers_held and frame.kind == 4:
             for timer in frame.timers():
                 items = found(finder, position=timer["accept_position"])
                 named = [(each.get("accept_position"), each.get("index")) for each in items]

@@ -357,3 +357,45 @@ def test_a_newer_version_is_no_fault_but_cannot_be_checked(log: Log) -> None:
     with pytest.raises(FormatVersionError, match="format version 2 at byte") as caught:
         scenario.check(disk_of(log))
     assert caught.value.offset == pos
+
+
+def test_a_held_batch_that_lacks_a_record_is_named(log: Log) -> None:
+    """Or has one elsewhere: a reader of the batch would not find what the table says."""
+    frames = []
+    for padding, taken in ((0, 0), (model.BATCH_HEADER_SIZE, 0), (0, 1)):
+        records = [model.Record(timestamp=START_MS, value=value) for value in (b"a", b"bc")]
+        held = [model.Held(index=n, due=DUE_MS, record=each) for n, each in enumerate(records)]
+        frame = model.Frame(
+            kind=model.ACCEPT, topic_id=1, partition=0, store_time=START_MS, position=log.end
+        )
+        whole = model.with_timers(frame, held, model.Batch(records=()))
+        if taken:
+            count = (len(records) - taken).to_bytes(4, "big")
+            whole = replace(whole, held=sealed(whole.held[:57] + count + whole.held[61:]))
+        if padding:
+            whole = moved(whole, padding)
+        frames.append(log.add(whole))
+    expected = [(fault[1] - frames[n], fault[2]) for n, fault in enumerate(reported(log), start=1)]
+    held_pos = model.HEADER_SIZE + 128
+    assert expected == [
+        (model.HEADER_SIZE + 32, f"the record of timer 0 at {held_pos + 61} of the frame"),
+        (held_pos + 57, "a record for each of 2 timers"),
+    ]
+
+
+def sealed(batch: bytes) -> bytes:
+    """A batch with the CRC of its content."""
+    return batch[:17] + model.crc32c(batch[21:]).to_bytes(4, "big") + batch[21:]
+
+
+def moved(frame: model.Frame, padding: int) -> model.Frame:
+    """A frame whose held records come after some zeros, as their entries say."""
+    head, body = frame.held[:61], frame.held[61:]
+    length = (len(frame.held) + padding - 12).to_bytes(4, "big")
+    batch = sealed(head[:8] + length + head[12:] + bytes(padding) + body)
+    tables = bytearray(frame.tables)
+    for entry in range(frame.timer_count):
+        at = entry * 64 + 32
+        place = int.from_bytes(tables[at : at + 4], "big") + padding
+        tables[at : at + 4] = place.to_bytes(4, "big")
+    return replace(frame, held=batch, tables=bytes(tables))

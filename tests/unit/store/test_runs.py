@@ -100,7 +100,7 @@ class Play:
         drain(self.runs.check(entries))
         copy_topics(at_pos, self.projections)
         drain(self.runs.load(entries, pos))
-        self.projections.restore_level_offsets(at_pos.level_offsets())
+        self.projections.levels.restore(at_pos.levels.all())
         self.pos = pos
 
     def state(self) -> dict[str, object]:

@@ -187,7 +187,7 @@ def test_a_copy_has_the_rows_of_a_damaged_original(log: CarriedLog) -> None:
     messages, timers = rows_of(log.disk, "messages"), rows_of(log.disk, "timers")
     log.carry(log.bases[2])
     frame = next(
-        frame for frame in log.frames() if frame.has_timers and frame.header["record_count"]
+        frame for frame in log.frames() if frame.timers_held and frame.header["record_count"]
     )
     path = PATHS.commit_log / f"{frame.pos - frame.pos % SEGMENT:020d}"
     log.disk.flip(path, frame.pos % SEGMENT + 40, 1)

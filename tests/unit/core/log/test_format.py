@@ -42,6 +42,7 @@ LAYOUT = enum_numbers("_core/bytes/layout.pxd")
 FIXED_TABLES = [
     ("header", "AT_", layout.FRAME_HEADER_SIZE),
     ("timer entry", "TIMER_AT_", layout.TIMER_ENTRY_SIZE),
+    ("rule", "RULE_AT_", layout.RULE_HEAD_SIZE),
     ("cancel entry", "CANCEL_AT_", layout.CANCEL_ENTRY_SIZE),
     ("completed entry", "COMPLETED_AT_", layout.COMPLETED_ENTRY_SIZE),
     ("unit", "UNIT_AT_", layout.UNIT_SIZE),
@@ -133,7 +134,9 @@ def test_offsets_on_the_page_are_those_of_the_layout(table: str, prefix: str, si
     assert ends[-1] == size
 
 
-@pytest.mark.parametrize("prefix", ["KIND", "FRAME_FLAG", "DUE", "COMPLETION", "CANCEL_BY"])
+@pytest.mark.parametrize(
+    "prefix", ["KIND", "FRAME_FLAG", "DUE", "MISSED", "COMPLETION", "CANCEL_BY"]
+)
 def test_numbers_on_the_page_are_those_of_the_layout(prefix: str) -> None:
     assert NUMBERS[prefix] == in_doc_case(layout_names(f"{prefix}_"))
 
@@ -159,7 +162,7 @@ def test_every_table_of_the_page_is_held_against_something() -> None:
     assert (
         set(FIELDS) == {table for table, _, _ in FIXED_TABLES} | set(PAYLOAD_STRUCTS) | texts_alone
     )
-    assert set(NUMBERS) == {"KIND", "FRAME_FLAG", "DUE", "COMPLETION", "CANCEL_BY"}
+    assert set(NUMBERS) == {"KIND", "FRAME_FLAG", "DUE", "MISSED", "COMPLETION", "CANCEL_BY"}
 
 
 def listed(table: str, name: str) -> dict[str, int]:

@@ -48,6 +48,8 @@ def regions(data: bytes) -> dict[str, range]:
 every_frame = pytest.mark.parametrize(
     "name", [name for name, frame in golden.FRAMES.items() if not frame.is_reserved]
 )
+RULE_AT = 0x125
+"""Where the rule is in `accept_recurring`."""
 NEWER = "written by a newer latermq"
 
 
@@ -177,6 +179,21 @@ def i64(value: int) -> bytes:
         ("deliver", {60: i32(1)}, "a table entry is out of range"),
         ("deliver", {160 + 12: b"\x09"}, "a table entry is out of range"),
         ("cancel", {160 + 12: b"\x20"}, "a table entry is out of range"),
+        ("deliver", {160 + 13: b"\x01"}, "a table entry is out of range"),
+        ("accept_recurring", {160 + 14: b"\x00"}, "a table entry is out of range"),
+        ("accept_recurring", {160 + 56: i32(159)}, "a table entry is out of range"),
+        ("accept_recurring", {160 + 60: b"\x00\x0b"}, "a table entry is out of range"),
+        ("accept_recurring", {160 + 60: b"\x00\x1b"}, "a table entry is out of range"),
+        ("accept_recurring", {RULE_AT + 1: b"\x0a"}, "a table entry is out of range"),
+        ("accept_recurring", {RULE_AT + 2: b"\xff"}, "a table entry is out of range"),
+        ("accept_recurring", {160 + 44: i32(7)}, "whole"),
+        ("deliver_recurring", {60: i32(0)}, "a table entry is out of range"),
+        ("deliver_recurring", {60: i32(2)}, "a table entry is out of range"),
+        ("deliver_recurring", {160 + 13: b"\x00"}, "a table entry is out of range"),
+        ("deliver_recurring", {192 + 13: b"\x01"}, "a table entry is out of range"),
+        ("deliver_recurring", {224 + 16: i64(-1)}, "a table entry is out of range"),
+        ("deliver_recurring", {224 + 32: i32(400)}, "a table entry is out of range"),
+        ("cancel_moved", {72: i32(0)}, "sizes do not add up"),
         ("topic", {56: i32(1)}, "a table entry is out of range"),
         ("accept_split", {136: i32(-1)}, "sizes do not add up"),
         ("cancel", {136: i32(0)}, "whole"),
@@ -245,8 +262,12 @@ def test_a_newer_frame_is_believed_only_where_it_can_be_one() -> None:
         ("accept_split", {160 + 48: i32(2)}),
         ("accept_split", {160 + 52: i32(0)}),
         ("accept_named", {224 + 4: b"\x03"}),
-        ("deliver", {160 + 13: b"\x01"}),
-        ("cancel", {160 + 16: i32(1)}),
+        ("deliver", {160 + 13: b"\x02"}),
+        ("cancel", {160 + 13: b"\x02"}),
+        ("accept_recurring", {160 + 13: b"\x05"}),
+        ("accept_recurring", {RULE_AT: b"\x04"}),
+        ("accept_recurring", {RULE_AT: b"\x00"}),
+        ("accept_recurring", {160 + 48: i32(2)}),
         ("deliver", {160 + 20: i32(2)}),
         *((name, {}) for name, frame in golden.FRAMES.items() if frame.is_reserved),
     ],

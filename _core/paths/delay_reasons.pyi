@@ -1,0 +1,1 @@
+REASONS: tuple[str, ...]

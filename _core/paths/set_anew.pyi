@@ -1,0 +1,2 @@
+class SetAnew:
+    count: int
