@@ -42,6 +42,7 @@ class Attempted:
     timer_id: bytes | None = None  # x-deliver-id
     cancels: bytes | None = None  # x-deliver-cancel; a cancel is never delivered itself
     retry_attempt: int | None = None  # x-retry-attempt as it must be delivered, in `topic`
+    asks_reply: bool = False  # x-deliver-reply beside a cancel
 
     @property
     def asks_for_delivery_headers(self) -> bool:

@@ -36,7 +36,9 @@ MIXED: Final = "mixed"
 GROUP: Final = b"again"
 RETRY: Final = "again.retry"
 DEAD: Final = "again.dlq"
-PARTITION_COUNTS: Final = {PLAIN: 2, MIXED: 4, RETRY: 4, DEAD: 4}
+RECURS: Final = "recurs"
+OUTCOMES: Final = "outcomes"
+PARTITION_COUNTS: Final = {PLAIN: 2, MIXED: 4, RETRY: 4, DEAD: 4, RECURS: 1, OUTCOMES: 2}
 
 CLIENT: Final[dict[str, Any]] = {
     "reconnect.backoff.ms": 20,
@@ -249,7 +251,9 @@ class Load(threading.Thread):
     def _cancel(self, timer: Attempted) -> None:
         """Cancel a timer or put another in its place; its id is not used again afterwards."""
         if self._random.random() < 0.5:
-            self._send(replace(self._attempt(MIXED), cancels=timer.timer_id))
+            asks_reply = self._random.random() < 0.5
+            cancel = replace(self._attempt(MIXED), cancels=timer.timer_id, asks_reply=asks_reply)
+            self._send(cancel, (("x-deliver-reply", OUTCOMES.encode()),) if asks_reply else ())
         elif self._random.random() < 0.8:
             self._send_delayed(replace(self._attempt(MIXED), timer_id=timer.timer_id))
         else:  # a replacement without a delay is delivered now
