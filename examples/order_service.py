@@ -1,4 +1,4 @@
-"""An order service: close an order unless it is paid, retry with back-off, replay a dead letter.
+"""An order service: deadlines, retries with back-off, dead letters, a nightly report.
 
     python examples/order_service.py
 
@@ -7,17 +7,21 @@ client is an ordinary confluent-kafka; only the headers of records are special.
 
     checkout  --> orders             each order, at once
               --> deadlines          "close it", delayed by 30 minutes, named after the order
-    payment   --> deadlines          cancels what is named so
+    payment   --> deadlines          cancels what is named so, and asks for a reply
+              <-- outcomes           the cancel came in time, or the order was closed before
               --> paid               the order is to be shipped
     shipping  <-- paid, shipping.retry     what fails comes again: after 10 s, 30 s, 1 min ...
               --> shipping.dlq             and is dead after the last attempt
+    reporting --> reports            "report", each night at two, until it is cancelled
 
 Ends with status 1 if an order is not where it belongs.
 """
 
+import json
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -28,8 +32,9 @@ from confluent_kafka.cimpl import NewTopic
 
 PAYMENT_TIME: Final = "30m"
 GROUP: Final = "shipping"
-TOPICS: Final = ("orders", "deadlines", "paid")
+TOPICS: Final = ("orders", "deadlines", "outcomes", "paid", "reports")
 LATERMQ: Final = Path(sys.executable).with_name("latermq")
+REPORTS: Final = ["1 closed, 2 shipped", "1 refunded, 2 shipped"]
 QUIET_S: Final = 0.5
 """A topic that gives nothing for so long has nothing more."""
 
@@ -70,13 +75,15 @@ class OrderService:
     """Checkout, payment and shipping.
 
     Attributes:
-        states: of each order: placed, paid, closed or shipped.
+        states: of each order: placed, paid, closed, refunded or shipped.
+        reports: one for each night.
         broken: orders that the warehouse cannot ship now.
     """
 
     def __init__(self, bootstrap: str) -> None:
         self.states: dict[str, str] = {}
         self.broken: set[str] = set()
+        self.reports: list[str] = []
         self._producer = Producer(
             {"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0}
         )
@@ -106,10 +113,21 @@ class OrderService:
         self._send("deadlines", order, wish)
 
     def pay(self, order: str) -> None:
-        """Take the payment of an order: nothing closes it any more, and it is shipped."""
-        self.states[order] = "paid"
-        self._send("deadlines", order, [("x-deliver-cancel", order.encode())])
-        self._send("paid", order)
+        """Take the payment of an order. `settle` finds out whether it came in time."""
+        wish = [("x-deliver-cancel", order.encode()), ("x-deliver-reply", b"outcomes")]
+        self._send("deadlines", order, wish)
+
+    def settle(self) -> None:
+        """Ship what was paid in time, and give back the money for what was closed before."""
+        self._consume("payment", ["outcomes"], self._settle)
+
+    def _settle(self, message: Message) -> None:
+        outcome, order = json.loads(text_of(message))["outcome"], (message.key() or b"").decode()
+        if outcome == "cancelled":
+            self.states[order] = "paid"
+            self._send("paid", order)
+        else:
+            self.states[order] = "refunded"
 
     # Consumers
 
@@ -141,6 +159,26 @@ class OrderService:
             raise OSError(f"no stock for {order}")
         self.states[order] = "shipped"
 
+    # The nightly report
+
+    def start_reports(self) -> None:
+        """Ask for a report each night. To ask again, at each start, replaces what was asked."""
+        wish = [
+            ("x-cron", b"0 2 * * *"),
+            ("x-cron-zone", b"Asia/Tokyo"),
+            ("x-deliver-id", b"nightly-report"),
+        ]
+        self._send("reports", "report", wish)
+
+    def report(self) -> None:
+        """Write the reports that are due."""
+        self._consume("reporting", ["reports"], self._report)
+
+    def _report(self, message: Message) -> None:
+        del message
+        counts = sorted(Counter(self.states.values()).items())
+        self.reports.append(", ".join(f"{count} {state}" for state, count in counts))
+
     def _consume(self, group: str, topics: list[str], handle: Callable[[Message], None]) -> None:
         """Handle all that a group has not handled yet, one record after the other."""
         consumer = Consumer(
@@ -169,7 +207,7 @@ class OrderService:
 
 
 def text_of(message: Message) -> str:
-    """Return the name of the order that a record is about."""
+    """Return the value of a record: in most topics the order that it is about."""
     value = message.value()
     assert value is not None
     return value.decode()
@@ -203,6 +241,7 @@ def play(broker: Broker) -> list[str]:
     broker.advance("20m")
     service.pay("tea")
     service.pay("gin")
+    service.settle()
     service.broken = {"gin"}
     service.ship()
     tell(service, "20 min later two are paid, gin is out of stock")
@@ -228,6 +267,20 @@ def play(broker: Broker) -> list[str]:
     service.ship()
     tell(service, "new stock has come, the operator replays it")
     expect(tea="shipped", rum="closed", gin="shipped")
+
+    service.start_reports()
+    broker.advance("24h")
+    service.report()
+    service.pay("rum")
+    service.settle()
+    tell(service, "the next day somebody pays what was closed")
+    expect(tea="shipped", rum="refunded", gin="shipped")
+    broker.advance("24h")
+    service.report()
+    for report in service.reports:
+        sys.stdout.write(f"nightly report: {report}\n")
+    if service.reports[:1] + service.reports[-1:] != REPORTS:
+        wrong.append(f"expected the reports {REPORTS}, found {service.reports}")
     return wrong
 
 

@@ -1,4 +1,4 @@
-"""The worked example of the documents: an order service with deadlines, retries, dead letters."""
+"""The worked example of the documents: deadlines, retries, dead letters, a nightly report."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ import sys
 from tests.support.docs.source_files import ROOT
 
 
-def test_the_order_service_closes_retries_and_replays() -> None:
+def test_the_order_service_closes_retries_replays_and_reports() -> None:
     result = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "order_service.py")],
         capture_output=True,
@@ -22,5 +22,11 @@ def test_the_order_service_closes_retries_and_replays() -> None:
         "tea shipped, rum closed, gin paid",
         "tea shipped, rum closed, gin paid",
         "tea shipped, rum closed, gin shipped",
+        "tea shipped, rum refunded, gin shipped",
     ]
     assert "paid/0/1" in result.stdout
+    reports = [line for line in result.stdout.splitlines() if line.startswith("nightly report: ")]
+    assert reports == [
+        "nightly report: 1 closed, 2 shipped",
+        "nightly report: 1 refunded, 2 shipped",
+    ]
