@@ -123,8 +123,9 @@ cdef class DeliverPath:
         count = self._take_held(count, now_ms, limit)
         for first in self._group(count):
             partition = <Partition>self.writer.projections.partitions[self.timers[first].partition]
+            self.out.is_overtaken = False
             while first >= 0:
-                if self.out.disk_full:
+                if self.out.disk_full or self.out.is_overtaken:
                     self.writer.projections.due.unpop(&self.timers[first], 1)
                     first = self.found[first].next
                 else:

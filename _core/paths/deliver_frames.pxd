@@ -27,6 +27,8 @@ cdef class DeliverFrames:
     cdef const Due* found
     # Since `begin`:
     cdef bint disk_full
+    # Of the last run: the timers left over are due after one that it has set anew.
+    cdef bint is_overtaken
     cdef Py_ssize_t delivered
     cdef int64_t late_ms_max
     # Since the start:

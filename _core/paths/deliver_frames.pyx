@@ -14,7 +14,7 @@ are. Delivered batches have producer id, epoch and sequence -1.
 Layer 0: no I/O, no clock.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memset
 
 from _core.bytes.batch cimport (
@@ -166,10 +166,11 @@ cdef class DeliverFrames:
         over, or -1.
         """
         cdef int32_t i = first
-        cdef int64_t size, moved_bytes = 0
+        cdef int64_t size, moved_bytes = 0, next_due_ms = INT64_MAX
         self._begin_tables()
         shrink(&self.batch, KEEP_BYTES)
         self.passed_over.size = 0
+        self.is_overtaken = False
         begin_batch(&self.batch)
         memset(&self.tags, 0, sizeof(self.tags))
         b.max_timestamp = -1
@@ -180,6 +181,9 @@ cdef class DeliverFrames:
                 size += 2 * self.found[i].tail_size
             if b.count and size >= self.batch_size_max:
                 break
+            self.is_overtaken = self.timers[i].due_ms > next_due_ms
+            if self.is_overtaken:
+                break
             if self.found[i].rule_size and occurrence_of(&self.found[i]) == OCCURRENCE_MOVED:
                 append(&self.passed_over, &i, sizeof(i))
                 moved_bytes += self.found[i].tail_size + MOVED_BYTES
@@ -188,6 +192,7 @@ cdef class DeliverFrames:
             self._add(topic, i, now_ms, b, h)
             if self.found[i].rule_size and occurrence_of(&self.found[i]) == OCCURRENCE_FOLLOWED:
                 self._set_anew(i, b.count)
+                next_due_ms = min(next_due_ms, self.found[i].following.due_ms)
             b.count += 1
             i = self.found[i].next
         if b.count:

@@ -3,6 +3,7 @@
 `tests/unit/timers/test_cron_rules.py` has the instants; here are the headers and the deliveries.
 """
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -34,8 +35,10 @@ def recurring(
     return (*named, ("x-deliver-id", user_id))
 
 
-def accept(harness: BrokerHarness, value: bytes = b"v", **asked: str) -> None:
-    record = Record(value, b"k", (("h", b"1"), *recurring(**asked)))  # type: ignore[arg-type]
+def accept(
+    harness: BrokerHarness, value: bytes = b"v", *, user_id: bytes = b"id", **asked: str
+) -> None:
+    record = Record(value, b"k", (("h", b"1"), *recurring(user_id=user_id, **asked)))
     assert harness.produce("t", 0, [record]).error == 0
 
 
@@ -214,6 +217,65 @@ def test_what_is_not_delivered_is_no_delivery_in_the_counts(harness: BrokerHarne
     assert alone.values() == [b"other", b"v"]
 
 
+def test_what_is_missed_comes_in_the_order_of_due_times_with_others(harness: BrokerHarness) -> None:
+    """Though an occurrence is pending only once the one before is delivered."""
+    accept(harness, b"tick", missed="all")
+    accept(harness, b"tack", cron="30 * * * * *", user_id=b"2", missed="all")
+    for minutes in (1, 2, 3):
+        late = Record(b"d%d" % minutes, b"k", delay(minutes * MINUTE + 10_000))
+        harness.produce("t", 0, [late])
+    harness.clock.advance_ms(3 * MINUTE + 20_000)
+    harness.deliver_all()
+    order = [b"tack", b"tick", b"d1", b"tack", b"tick", b"d2", b"tack", b"tick", b"d3"]
+    assert harness.values() == order
+    assert harness.broker.pending_timers == 2
+
+
+def at(text: str) -> int:
+    """An instant in ISO 8601, ms after the start."""
+    return round(datetime.fromisoformat(text).timestamp() * 1000) - START_MS
+
+
+@pytest.mark.parametrize(
+    ("missed", "expected"),
+    [
+        ("once", ["2026-03-28T01:30Z", "2026-03-31T00:30Z"]),
+        (
+            "all",
+            [
+                *("2026-03-28T01:30Z", "2026-03-29T01:00Z", "2026-03-30T00:30Z"),
+                "2026-03-31T00:30Z",
+            ],
+        ),
+        ("none", ["2026-03-31T00:30Z"]),
+    ],
+)
+def test_a_stop_across_a_gap_misses_the_instant_after_the_gap(
+    harness: BrokerHarness, missed: str, expected: list[str]
+) -> None:
+    """Half past two does not exist in Berlin on 29 March 2026: it is the end of the gap."""
+    harness.clock.advance_to_ms(START_MS + at("2026-03-27T12:00Z"))
+    accept(harness, cron="30 2 * * *", zone="Europe/Berlin", missed=missed)
+    harness.clock.advance_to_ms(START_MS + at("2026-03-30T12:00Z"))
+    harness = harness.restart()
+    harness.deliver_all()
+    harness.clock.advance_to_ms(START_MS + at("2026-03-31T00:30Z"))
+    harness.deliver_all()
+    assert due_times(harness) == [at(each) for each in expected]
+
+
+@pytest.mark.parametrize("missed", ["once", "all", "none"])
+def test_a_clock_that_is_set_back_repeats_no_instant(harness: BrokerHarness, missed: str) -> None:
+    accept(harness, missed=missed)
+    for _ in range(3):
+        harness.tick(MINUTE)
+    harness.clock.step_ms(-10 * MINUTE)
+    harness = harness.restart()
+    assert harness.tick(10 * MINUTE) == 0
+    assert harness.tick(MINUTE) == 1
+    assert due_times(harness) == [count * MINUTE for count in range(1, 5)]
+
+
 # Zone data
 
 
@@ -296,7 +358,7 @@ def test_many_schedules_that_are_due_together_share_the_turns_with_others(
     harness.create_topic("other")
     crons = [f"0 0 2,{a},{b} * *" for a in range(3, 15) for b in range(15, 25)]
     for number, cron in enumerate(crons):
-        accept(harness, b"%d" % number, cron=cron, user_id=b"%d" % number)  # type: ignore[arg-type]
+        accept(harness, b"%d" % number, cron=cron, user_id=b"%d" % number)
     for topic in ("t", "other"):
         harness.produce(topic, 0, [Record(b"last", b"k", delay(24 * MS_PER_HOUR))])
     counted = Counted(harness.broker.instants)
@@ -322,7 +384,7 @@ def test_many_schedules_that_are_due_together_share_the_turns_with_others(
 def test_timers_of_one_schedule_are_computed_together(harness: BrokerHarness) -> None:
     for number in range(200):
         harness.clock.advance_ms(1)
-        accept(harness, user_id=b"%d" % number)  # type: ignore[arg-type]
+        accept(harness, user_id=b"%d" % number)
     counted = Counted(harness.broker.instants)
     harness.broker.instants = counted  # type: ignore[assignment]
     harness.broker._make_paths()

@@ -163,7 +163,7 @@ def test_on_a_full_disk_an_occurrence_waits_for_room(missed: str) -> None:
 def test_cold_occurrences_come_in_their_order() -> None:
     harness = with_topic()
     for number in range(3):
-        accept(harness, b"%d" % number, user_id=b"%d" % number)  # type: ignore[arg-type]
+        accept(harness, b"%d" % number, user_id=b"%d" % number)
         harness.produce("t", 0, [Record(b"d%d" % number, b"k", delay(MINUTE))])
     for _ in range(2):
         harness.make_cold()
@@ -181,7 +181,7 @@ def test_a_damaged_delivery_does_not_end_or_double_a_recurrence(damaged: int) ->
     for _ in range(3):
         harness.tick(MINUTE)
         places.append(harness.broker.wrote_pos - 100)
-    accept(harness, b"after", user_id=b"other")  # type: ignore[arg-type]
+    accept(harness, b"after", user_id=b"other")
     disk = crashed(harness)
     disk.flip(harness.segment_paths()[0], places[damaged], 1)
     assert len(offline_scenario.check(disk).faults) == 1
