@@ -8,8 +8,8 @@ one before. Instants are computed here alone, when a frame is written. A replay 
 
 The instants follow from the rule and the zone data of today. An update of the zone data may move
 the instant of an occurrence that is already set. So the rule keeps the instant that the occurrence
-follows. If its due time is no instant any more when it is due, the instant is computed again from
-there; if it is later than now, the timer is moved.
+follows. If its due time is no instant any more when it is due, the timer is moved to the one that
+follows by the data of today. That may be in the past: then it is due at once.
 
 An instant is missed if the broker comes to it more than a minute late, or after the instant that
 follows it. A timer whose zone has no data any more is tried again each minute.
@@ -165,7 +165,7 @@ cdef class Recurrences:
             is_regular = self.rules.next_after(expression, zone, due_ms - 1) == due_ms
             if not is_regular:
                 right_ms = self.rules.next_after(expression, zone, after_ms)
-                if right_ms is not None and right_ms > now_ms:
+                if right_ms is not None:
                     return (OCCURRENCE_MOVED, right_ms, after_ms), False
             if missed == MISSED_NONE and now_ms > due_ms:
                 next_ms = self.rules.next_after(expression, zone, due_ms)
@@ -174,10 +174,10 @@ cdef class Recurrences:
                     next_ms = self.rules.next_after(expression, zone, now_ms)
                     if next_ms is not None:
                         return (OCCURRENCE_MOVED, next_ms, now_ms), is_regular
-            after_ms = due_ms if missed == MISSED_ALL else max(due_ms, now_ms)
-            next_ms = self.rules.next_after(expression, zone, after_ms)
+            from_ms = due_ms if missed == MISSED_ALL else max(due_ms, now_ms)
+            next_ms = self.rules.next_after(expression, zone, from_ms)
         except ValueError:
             return (OCCURRENCE_MOVED, now_ms + AGAIN_MS, after_ms), False
         if next_ms is None:
             return (OCCURRENCE_LAST, 0, 0), is_regular
-        return (OCCURRENCE_FOLLOWED, next_ms, after_ms), is_regular
+        return (OCCURRENCE_FOLLOWED, next_ms, from_ms), is_regular

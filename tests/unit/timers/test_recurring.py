@@ -320,18 +320,24 @@ def test_an_occurrence_that_is_earlier_by_new_zone_data_comes_late_and_once(
     accept(harness)
     zones.offset_ms = MS_PER_HOUR
     assert harness.tick(24 * MS_PER_HOUR) == 1
+    assert due_times(harness) == [23 * MS_PER_HOUR]
     assert harness.timer_state("t", b"id")[1] == START_MS + 47 * MS_PER_HOUR
     assert harness.tick(23 * MS_PER_HOUR) == 1
 
 
-def test_a_timer_whose_zone_has_no_data_waits_for_it(harness: BrokerHarness, zones: Zones) -> None:
-    accept(harness)
+@pytest.mark.parametrize("missed", ["once", "all", "none"])
+def test_a_timer_whose_zone_has_no_data_waits_for_it(
+    harness: BrokerHarness, zones: Zones, missed: str
+) -> None:
+    """Then its instant is what it was, and counts as missed if that is long ago."""
+    accept(harness, missed=missed)
     zones.offset_ms = None
     assert harness.tick(24 * MS_PER_HOUR) == 0
     for _ in range(3):
         assert harness.tick(MINUTE) == 0
     zones.offset_ms = 0
-    assert harness.tick(MINUTE) == 1
+    assert harness.tick(MINUTE) == (missed != "none")
+    assert due_times(harness) == ([] if missed == "none" else [24 * MS_PER_HOUR])
     assert harness.timer_state("t", b"id")[1] == START_MS + 48 * MS_PER_HOUR
 
 
