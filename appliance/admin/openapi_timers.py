@@ -147,7 +147,7 @@ _RESCHEDULE_PATH: Final[dict[str, Any]] = {
         ),
         "responses": {
             "200": json_of("it is durably rescheduled, or delivered", ref("Timer")),
-            "400": error("the id, the body or the due time is something else"),
+            "400": error("the id, body or due time is something else, or the record recurs"),
             "403": error("the request comes from a web page of another origin"),
             "404": json_of(
                 "there is no such topic or timer, or its record cannot be read",

@@ -14,6 +14,7 @@ _INSTANTS: Final = frozenset(
         *("stored_at", "timestamp", "min_timestamp", "max_timestamp", "running_max"),
         *("min_due", "max_due", "due", "highest_timestamp", "last_at", "committed_at"),
         *("state_ms", "commit_ms", "begin_ms", "completed_at", "carried_at"),
+        *("after", "next_due", "instants"),  # of recurring records
     }
 )
 
@@ -76,7 +77,7 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, dict):
         pairs = (f"{printable(str(key))}:{_text('', each)}" for key, each in value.items())
         return "{" + ",".join(pairs) + "}"
-    return "[" + ",".join(_text("", each) for each in value) + "]"
+    return "[" + ",".join(_text(name, each) for each in value) + "]"
 
 
 def _quoted(value: str | bytes) -> str:

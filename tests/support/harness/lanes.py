@@ -17,6 +17,7 @@ SLOW_FILES: Final[Mapping[str, float]] = {
     "programs": 70,
     "spark": 130,
     "system/clients/test_kafka_tools.py": 10,
+    "system/clients/test_order_service.py": 24,
     "system/clients/test_rebalances.py": 10,
     "system/clients/test_retry_later.py": 20,
     "system/clients/test_snippets.py": 12,

@@ -27,6 +27,7 @@ EXPECTED: Final = {
     "JavaScript: KafkaJS": r"close order 17 at \d{13}\n",
     "Java": r"close order 17 at \d{13}\n",
     "Cancel and replace": r"pay order 18 now\n",
+    "Recurring": r"tick at \d{9}[02468]000\ntick at \d{9}[02468]000\n",
     "Broadcasting": r"first: \[0, 1, 2, 3, 4, 5\]\nsecond: \[0, 1, 2, 3, 4, 5\]\n",
     "Ordered messages": r"created, changed, remind, close, and archive\n",
 }
