@@ -8,6 +8,11 @@ from _core.queue.partition cimport Topic
 cdef enum:
     ADDED_MAX = 64            # a name of 13 bytes, 20 digits, a name of 8 bytes, three sizes
     ORIGIN_MAX = 288          # a topic of 249 characters, two numbers and two slashes
+    DIGITS_MAX = 20           # of an int64
+
+# Writes a number in decimal so that it ends before `end`; returns how many digits.
+# REQUIRES: value >= 0, DIGITS_MAX bytes before `end`.
+cdef int decimal(int64_t value, uint8_t* end) noexcept nogil
 
 cdef class Rewriter:
     # What each record of the batch gains: `x-accepted-at`, and the name of `x-due-at`.

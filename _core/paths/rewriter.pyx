@@ -25,17 +25,10 @@ from _core.paths.delay_names cimport (
 )
 from _core.queue.partition cimport Topic
 
-cdef enum:
-    DIGITS_MAX = 20           # of an int64
-
 cdef const char* _NO_OFFSET = b"/-1"
 
 
-cdef int _decimal(int64_t value, uint8_t* end) noexcept nogil:
-    """Write a number in decimal so that it ends before `end`; return how many digits.
-
-    REQUIRES: value >= 0, DIGITS_MAX bytes before `end`.
-    """
+cdef int decimal(int64_t value, uint8_t* end) noexcept nogil:
     cdef uint64_t left_over = <uint64_t>value
     cdef uint8_t* p = end
     while True:
@@ -67,7 +60,7 @@ cdef class Rewriter:
 
     cdef void begin(self, int64_t accepted_ms, int32_t partition) noexcept nogil:
         cdef uint8_t digits[DIGITS_MAX]
-        cdef int count = _decimal(accepted_ms, digits + DIGITS_MAX)
+        cdef int count = decimal(accepted_ms, digits + DIGITS_MAX)
         cdef uint8_t* p = _put_name(self.added, HEADER_ACCEPTED_AT)
         p = _put_text(p, digits + DIGITS_MAX - count, count)
         p = _put_name(p, HEADER_DUE_AT)
@@ -80,8 +73,8 @@ cdef class Rewriter:
     ) except -1 nogil:
         cdef uint8_t digits[DIGITS_MAX]
         cdef uint8_t attempt[DIGITS_MAX]
-        cdef int due_size = _decimal(ask.due_ms, digits + DIGITS_MAX)
-        cdef int attempt_size = _decimal(ask.attempt, attempt + DIGITS_MAX)
+        cdef int due_size = decimal(ask.due_ms, digits + DIGITS_MAX)
+        cdef int attempt_size = decimal(ask.attempt, attempt + DIGITS_MAX)
         cdef int64_t count = ask.kept_count + 2 + ask.present[HEADER_ID]
         cdef Py_ssize_t body_size = r.headers - r.tail
         cdef Py_ssize_t id_size = ask.value[HEADER_ID].size
@@ -136,7 +129,7 @@ cdef class Rewriter:
 
     cdef int _write_origin(self, Topic topic) except -1 nogil:
         cdef uint8_t digits[DIGITS_MAX]
-        cdef int count = _decimal(self.partition, digits + DIGITS_MAX)
+        cdef int count = decimal(self.partition, digits + DIGITS_MAX)
         cdef uint8_t* p = self.origin
         with gil:
             memcpy(p, <const char*>topic.name_bytes, len(topic.name_bytes))

@@ -8,6 +8,7 @@ cdef class SetAnew:
     cdef Buf entries
     cdef Buf names            # the ids and the rules
     cdef Buf held
+    cdef Buf tail             # of the record that is written
     cdef int64_t base_timestamp
     cdef int64_t max_timestamp
     cdef int64_t max_due_ms
@@ -15,6 +16,7 @@ cdef class SetAnew:
     cdef void begin(self) noexcept nogil
     # Adds the next occurrence of a timer; `index` is that of the entry that completes this one.
     cdef int add(self, const Due* due, int32_t index) except -1
+    cdef int _write_next(self, const Due* due) except -1
     # Completes the held batch.
     cdef int finish(self, int32_t epoch) except -1
     # Sets the places in the entries of the tables, which begin at `tables_pos` of the frame at

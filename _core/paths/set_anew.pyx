@@ -8,7 +8,7 @@ Layer 0: no I/O, no clock.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memset
+from libc.string cimport memcmp, memset
 
 from _core.bytes.batch cimport Batch, begin_batch, finish_batch, write_record
 from _core.bytes.buffer cimport append, extend_zero, release, shrink
@@ -16,34 +16,23 @@ from _core.bytes.layout cimport *
 from _core.bytes.octets cimport load_u16, load_u32, store_u16, store_u32, store_u64, varint_size
 from _core.paths.delay_names cimport HEADER_DUE_AT, HEADER_DUE_ID, name_of, name_size_of
 from _core.paths.due_records cimport Due, Following
+from _core.paths.rewriter cimport DIGITS_MAX, decimal
 
 cdef enum:
     KEEP_BYTES = 1 << 20
-    DIGITS = 13               # of an instant in ms, from 2001 to 2286
 
 
-cdef bint _set_due_at(uint8_t* end, Py_ssize_t size, int id_size, int64_t due_ms) noexcept nogil:
-    """Write an instant over that of `x-due-at` in a record that ends at `end`.
-
-    `x-due-id` is its last header, after `x-due-at`. Returns False if that is not so.
-    """
+cdef int _due_digits(const Due* due, const uint8_t* end) noexcept nogil:
+    """Number of digits of `x-due-at`, whose value ends before `end`; 0 if it is not there."""
     cdef int name_size = name_size_of(HEADER_DUE_AT)
-    cdef Py_ssize_t id_header = (
-        1 + name_size_of(HEADER_DUE_ID) + varint_size(id_size) + id_size
-    )
-    cdef uint8_t* digits = end - id_header - DIGITS
     cdef const char* name = name_of(HEADER_DUE_AT)
-    cdef uint64_t left_over = <uint64_t>due_ms
-    cdef int i
-    if size < id_header + DIGITS + 2 + name_size:
-        return False
-    for i in range(name_size):
-        if (digits - 1 - name_size)[i] != <uint8_t>name[i]:
-            return False
-    for i in range(DIGITS):
-        digits[DIGITS - 1 - i] = <uint8_t>(48 + left_over % 10)
-        left_over //= 10
-    return left_over == 0
+    cdef int count
+    for count in range(1, min(<int>DIGITS_MAX, <int>(end - due.tail) - 2 - name_size) + 1):
+        if (end - count - 1)[0] == 2 * count and (
+            memcmp(end - count - 1 - name_size, name, name_size) == 0
+        ):
+            return count
+    return 0
 
 
 cdef class SetAnew:
@@ -57,11 +46,13 @@ cdef class SetAnew:
         release(&self.entries)
         release(&self.names)
         release(&self.held)
+        release(&self.tail)
 
     cdef void begin(self) noexcept nogil:
         shrink(&self.entries, KEEP_BYTES)
         shrink(&self.names, KEEP_BYTES)
         shrink(&self.held, KEEP_BYTES)
+        shrink(&self.tail, KEEP_BYTES)
         self.count = 0
 
     cdef int add(self, const Due* due, int32_t index) except -1:
@@ -73,14 +64,7 @@ cdef class SetAnew:
             self.base_timestamp = due.timestamp
             self.max_timestamp = self.max_due_ms = -1
         start = self.held.size
-        write_record(
-            &self.held, due.attributes, due.timestamp - self.base_timestamp, self.count, due.tail,
-            due.tail_size,
-        )
-        if not _set_due_at(
-            self.held.data + self.held.size, due.tail_size, due.name_size, following.due_ms
-        ):
-            raise AssertionError("a recurring record does not end with x-due-at and x-due-id")
+        self._write_next(due)
         e = extend_zero(&self.entries, TIMER_ENTRY_SIZE)
         store_u32(e + TIMER_AT_INDEX, index)
         e[TIMER_AT_KIND] = DUE_RECURRING
@@ -102,6 +86,30 @@ cdef class SetAnew:
         self.max_due_ms = max(self.max_due_ms, following.due_ms)
         self.count += 1
         return 0
+
+    cdef int _write_next(self, const Due* due) except -1:
+        """Write the record again, with the next instant in `x-due-at`.
+
+        `x-due-id` is its last header, after `x-due-at`.
+        """
+        cdef uint8_t digits[DIGITS_MAX]
+        cdef int count = decimal(due.following.due_ms, digits + DIGITS_MAX)
+        cdef const uint8_t* end = due.tail + due.tail_size - (
+            1 + name_size_of(HEADER_DUE_ID) + varint_size(due.name_size) + due.name_size
+        )
+        cdef int count_before = _due_digits(due, end)
+        cdef uint8_t size = 2 * count
+        if count_before == 0:
+            raise AssertionError("a recurring record does not end with x-due-at and x-due-id")
+        self.tail.size = 0
+        append(&self.tail, due.tail, end - count_before - 1 - due.tail)
+        append(&self.tail, &size, 1)
+        append(&self.tail, digits + DIGITS_MAX - count, count)
+        append(&self.tail, end, due.tail + due.tail_size - end)
+        return write_record(
+            &self.held, due.attributes, due.timestamp - self.base_timestamp, self.count,
+            self.tail.data, self.tail.size,
+        )
 
     cdef int finish(self, int32_t epoch) except -1:
         cdef Batch b
