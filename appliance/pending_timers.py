@@ -14,6 +14,7 @@ from _core.paths.cancel import CancelPath
 from _core.paths.deliver import DeliverPath
 from _core.queue.partition import Partition, Topic
 from _core.timers.due_list import DueList
+from _core.timers.id_index import delivered_mark
 from appliance.errors import DiskFullError, FindError
 from appliance.find import LIMIT_DEFAULT
 from appliance.model import TimerState, TimerStateName
@@ -208,7 +209,7 @@ class PendingTimers:
             return None
         state, _, _, position, known_index = found
         if state == "delivered":
-            is_it = known_index == accept_pos >> 3 & 0x7FFFFFFF
+            is_it = known_index == delivered_mark(accept_pos, index)
         else:
             is_it = (position, known_index) == (accept_pos, index)
         return state if is_it else None

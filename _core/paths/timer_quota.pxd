@@ -12,15 +12,17 @@ cdef class TimerQuota:
     cdef readonly int64_t count_max
     cdef public str address          # of the client whose requests are handled
     cdef public object await_again
+    cdef int64_t replies_waiting     # for their delivery, at most
     cdef dict accounts               # DueCharges by address
     # Returns None if the timers of a batch may become pending, or why not; then it is noted.
     cdef str check(
         self, Partition partition, const Batch* b, BatchSplitter s, int64_t now_ms,
         DelayNotices delays
     )
-    # The same for the replies of a batch, at most `count`, to topics that may hold them back.
+    # The same for the replies of a batch to some topics; there are at most `count`.
     cdef str check_replies(
-        self, Partition partition, const Batch* b, list topics, int64_t count, DelayNotices delays
+        self, Partition partition, const Batch* b, list topics, int64_t count, int64_t now_ms,
+        DelayNotices delays
     )
     # Charges the timers of a batch that is appended now, and credits those that it cancels.
     cdef int charge(self, BatchSplitter s, int64_t now_ms) except -1

@@ -10,7 +10,9 @@ half of what the others leave of the limit: then everybody finds room who has no
 a limit of its own, which is looked at first.
 
 A reply is due at once and counts for no limit, so that a full quota never keeps anybody from a
-cancel. But where its topic holds records back, replies would pile up: there the limits apply.
+cancel. But replies pile up if they come faster than they are delivered: those that wait are limited
+to a part of the limit. They also pile up where their topic holds records back: there the limits
+apply.
 
 What an address has is an estimate (`due_charges`), at most all that is pending. Timers that a start
 has found, and those of addresses that were forgotten, are nobody's. Memory is bounded: ACCOUNTS_MAX
@@ -36,6 +38,9 @@ from _core.timers.id_index cimport PENDING, NamedTimer
 
 # Addresses whose timers are charged, 4 KiB each.
 ACCOUNTS_MAX = 1_000
+
+cdef enum:
+    REPLIES_PART = 8          # one of so many parts of the limit may be replies that wait
 
 
 cdef class TimerQuota:
@@ -99,10 +104,20 @@ cdef class TimerQuota:
         return self._refuse(partition, b, reason, message, delays)
 
     cdef str check_replies(
-        self, Partition partition, const Batch* b, list topics, int64_t count, DelayNotices delays
+        self, Partition partition, const Batch* b, list topics, int64_t count, int64_t now_ms,
+        DelayNotices delays
     ):
         cdef int64_t pending = self.projections.due.pending
         cdef Topic topic
+        # Replies are due when they are written, so none of them waits if nothing is due.
+        if not 0 <= self.projections.due.next_due_ms() <= now_ms:
+            self.replies_waiting = 0
+        if self.replies_waiting and self.replies_waiting + count > self.count_max // REPLIES_PART:
+            message = (
+                f"up to {self.replies_waiting} replies wait for their delivery; {count} more would "
+                f"be over an eighth of limits.pending_timers_max = {self.count_max}"
+            )
+            return self._refuse(partition, b, QUOTA_FULL, message, delays)
         for topic in topics:
             if self.projections.due.held_of(topic) == 0:
                 continue
@@ -112,6 +127,7 @@ cdef class TimerQuota:
                     "delay.pending.max or limits.pending_timers_max"
                 )
                 return self._refuse(partition, b, QUOTA_TOPIC, message, delays)
+        self.replies_waiting += count
         return None
 
     cdef str _check_topics(self, Partition partition, BatchSplitter s):

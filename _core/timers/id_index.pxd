@@ -13,15 +13,14 @@ cdef enum:
 
 cdef struct NamedTimer:
     int64_t position          # of its accept frame; once delivered, the offset; -1: unknown
-    int32_t record_index      # once delivered: delivered_mark of its accept frame
+    int32_t record_index      # once delivered: its `delivered_mark`
     int32_t partition         # in-process handle, 0 <= partition < 2^29
     int64_t due_ms
     int64_t completed_pos     # log position after the frame that completed it; 0 while pending
     int32_t state
 
-# Tells the timers of an id apart by the positions of their accept frames, once they are delivered.
-cdef inline int32_t delivered_mark(int64_t accept_pos) noexcept nogil:
-    return <int32_t>(accept_pos >> 3 & 0x7FFFFFFF)
+# Tells the timers of an id apart once they are delivered, 0 to 2^31 - 1.
+cpdef int32_t delivered_mark(int64_t accept_pos, int32_t index) noexcept nogil
 
 cdef struct NameSlot:         # 48 bytes
     uint64_t hash_high

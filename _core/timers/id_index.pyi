@@ -4,6 +4,8 @@ PENDING: int
 CANCELLED: int
 DELIVERED: int
 
+def delivered_mark(accept_pos: int, index: int) -> int: ...
+
 @final
 class IdIndex:
     count: int

@@ -37,7 +37,23 @@ cdef enum:
     PARTITION_MAX = 1 << 29      # fits 32 bits with the state, and a positive int32
     TOPIC_MAX = 1 << 28          # a higher id is a bug; bounds the bitmap
 
+    MARK_FACTOR = 0x9E3779B1     # odd, 2^32 over the golden ratio: spreads small numbers
+
 assert sizeof(NameSlot) == 48
+
+
+cpdef int32_t delivered_mark(int64_t accept_pos, int32_t index) noexcept nogil:
+    """Return what is kept of a timer id beside the offset of its delivery.
+
+    Args:
+        accept_pos: log position of its accept frame, a multiple of 8.
+        index: its index in that frame.
+
+    Returns:
+        31 bits, which are hardly ever the same for two timers of one user id.
+    """
+    cdef uint64_t mixed = (<uint64_t>accept_pos >> 3) + <uint64_t>index * <uint64_t>MARK_FACTOR
+    return <int32_t>(mixed & 0x7FFFFFFF)
 
 
 cdef struct SipState:
@@ -325,7 +341,7 @@ cdef class IdIndex:
             return 0  # its position is an offset
         if state == DELIVERED:
             slot.position = offset
-            slot.record_index = delivered_mark(position)
+            slot.record_index = delivered_mark(position, record_index)
         self.count_slot(slot, -1)
         slot.completed_pos = completed_pos
         self.count_slot(slot, 1)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from _core.bytes.murmur2 import hash_key
+from appliance.units import MS_PER_HOUR
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.wire_client import WireClient
 from tests.support.harness.broker_harness import with_topic
@@ -148,6 +149,17 @@ def test_a_record_with_an_id_that_came_at_once_is_found_as_well(client: WireClie
     assert client.harness.fetch("t", 0, 3)[0].value == b"now"
 
 
+def test_a_timer_that_another_of_its_batch_replaced_is_not_taken_for_it(client: WireClient) -> None:
+    assert send(client, schedule(b"id"), schedule(b"id")) == 0
+    timers = client.harness.broker.timers
+    listed = timers.listed(client.harness.topic(), b"id")
+    assert listed is not None
+    accept_pos = listed[1]
+    assert client.harness.tick(MS_PER_HOUR) == 1
+    assert timers.state_of("t", b"id", accept_pos, 1) == "delivered"
+    assert timers.state_of("t", b"id", accept_pos, 0) is None
+
+
 def test_an_id_that_nobody_knows_or_all_have_forgotten_is_unknown(client: WireClient) -> None:
     client.harness.create_topic("u", 1)
     assert send(client, schedule(b"id"), topic="u") == 0
@@ -261,7 +273,7 @@ def test_a_reply_is_refused_where_delay_headers_are_off(client: WireClient, inva
 def test_a_batch_may_name_sixteen_topics(client: WireClient) -> None:
     asked = [cancel(b"id", (b"x-deliver-reply", b"r%d" % number)) for number in range(17)]
     part = client.produce("t", 0, make_batch(asked))
-    assert part.error_code == ErrorCode.invalid_record
+    assert part.error_code == ErrorCode.message_too_large, "Java's producer sends it in parts"
     assert "more than 16 different topics" in part.error_message
     assert send(client, *asked[:16] * 2) == 0
     for number in range(16):
@@ -302,6 +314,21 @@ def test_replies_that_their_topic_holds_back_are_bounded() -> None:
         client.harness.deliver_all()
     assert errors == [0] * 4 + [refused] * 2
     assert send(client, cancel(b"id")) == 0
+
+
+def test_replies_that_come_faster_than_deliveries_leave_room_for_others() -> None:
+    client = WireClient(with_topic(1, config=small_config(pending_timers_max=80)))
+    refused = ErrorCode.kafka_storage_error
+    asked = [cancel(b"id", REPLY)] * 5
+    assert [send(client, *asked) for _ in range(4)] == [0, 0, refused, refused]
+    assert send(client, schedule(b"id")) == 0
+    assert send(client, cancel(b"id")) == 0
+    client.harness.deliver_all()
+    many = [cancel(b"id", REPLY)] * 40
+    assert send(client, *many) == 0, "a batch that nothing waits for may ask for any number"
+    assert send(client, cancel(b"id", REPLY)) == refused
+    client.harness.deliver_all()
+    assert len(outcomes(client)) == 50
 
 
 def test_a_full_disk_takes_a_cancel_but_no_reply(client: WireClient) -> None:

@@ -49,8 +49,9 @@ def complete(index: IdIndex, topic_id: int, name: bytes, timer: Entry, completed
 
 
 def delivered(timer: Entry, completed_pos: int) -> Entry:
-    """What the index has of a timer once it is delivered: where, and part of where it was."""
-    return OFFSET, timer[0] >> 3 & 0x7FFFFFFF, *timer[2:4], completed_pos, DELIVERED
+    """What the index has of a timer once it is delivered: where, and a mark of its timer id."""
+    mark = (timer[0] // 8 + timer[1] * 0x9E3779B1) % 2**31
+    return OFFSET, mark, *timer[2:4], completed_pos, DELIVERED
 
 
 def expire_all(index: IdIndex, pos: int) -> int:
@@ -190,10 +191,11 @@ def test_a_replaced_timer_of_the_same_batch_cannot_be_completed() -> None:
 def test_a_delivered_timer_is_not_delivered_again() -> None:
     """What its entry has in place of its position may be the position of another one."""
     index = IdIndex(KEY)
-    calls.put_id(index, 1, b"a", entry(OFFSET * 8, record_index=1))
-    assert complete(index, 1, b"a", entry(OFFSET * 8, record_index=1), END_POS)
+    timer = entry(OFFSET * 8, record_index=1)
+    calls.put_id(index, 1, b"a", timer)
+    assert complete(index, 1, b"a", timer, END_POS)
     found = calls.find_id(index, 1, b"a")
-    assert found == (OFFSET, OFFSET, 0, START_MS, END_POS, DELIVERED)
+    assert found == delivered(timer, END_POS)
     assert not complete(index, 1, b"a", found, END_POS + 1)
 
 
