@@ -19,14 +19,15 @@ cdef enum SplitFault:
     SPLIT_RETRY_GROUP
     SPLIT_RETRY_CONTRADICTION
     SPLIT_HEADERS_OFF         # the topic ignores delay headers, and what it asks must not get lost
-    SPLIT_TOO_MANY_DELAYED    # the batch as a whole
-    SPLIT_TOO_MANY_GROUPS
     SPLIT_CRON                # `Recurrences` says what
     SPLIT_CRON_ID
     SPLIT_CRON_ALONE
     SPLIT_CRON_CONTRADICTION
-    SPLIT_TOO_MANY_SCHEDULES
     SPLIT_REPLY_TOPIC
     SPLIT_REPLY_ALONE
     SPLIT_REPLY_CONTRADICTION
+    # From here on the batch as a whole is at fault: a producer may send it in parts.
+    SPLIT_TOO_MANY_DELAYED
+    SPLIT_TOO_MANY_GROUPS
+    SPLIT_TOO_MANY_SCHEDULES
     SPLIT_TOO_MANY_REPLY_TOPICS

@@ -134,6 +134,7 @@ cdef class BatchSplitter:
         cdef int32_t i
         cdef int fault
         self.has_delay_headers = look == LOOK_EVERY
+        self.recurrences.begin()
         self.min_timestamp = INT64_MAX
         self.max_timestamp = -1
         memset(&self.tags, 0, sizeof(self.tags))
@@ -469,13 +470,12 @@ cdef class BatchSplitter:
         cdef int fault
         self._reset()
         self.rewriter.begin(accepted_ms, partition)
-        self.recurrences.begin()
         begin_batch(&self.visible)
         begin_batch(&self.held)
         for i in range(b.count):
             next_record(&c, &r)
             fault = self._read_ask(&r, i, now_ms, base_ms, topic.delay_max_ms, False, &ask)
-            if fault != SPLIT_OK and topic.passes_invalid_delays:
+            if SPLIT_OK < fault < SPLIT_TOO_MANY_DELAYED and topic.passes_invalid_delays:
                 found = self.fault
                 fault = self._read_ask(&r, i, now_ms, base_ms, topic.delay_max_ms, True, &ask)
                 # Who asks for a reply waits for it.

@@ -495,6 +495,15 @@ cdef class DeliverPath:
         """The sum of what they were late by, ms."""
         return self.out.late.sum_ms
 
+    def take_ended(self):
+        """Forget the recurring timers that were delivered for the last time, and return them.
+
+        Returns:
+            Topic and id of each, of the first few.
+        """
+        ended, self.out.ended = self.out.ended, []
+        return ended
+
     @property
     def late_ms_max(self):
         """How late the latest timer of the last `deliver` was, ms."""

@@ -35,6 +35,7 @@ cdef class DeliverFrames:
     cdef int64_t frames
     cdef int64_t moved_count
     cdef Lateness late
+    cdef list ended           # (topic, id) of recurring timers that came for the last time
     # Starts a chunk.
     cdef void begin(self) noexcept nogil
     # Appends one deliver frame for timers from `first` on, which `found[i].next` links; returns the
@@ -59,4 +60,5 @@ cdef class DeliverFrames:
         self, Partition partition, Batch* b, FrameHeader* h, int64_t now_ms
     ) except -1
     cdef int _move(self, Partition partition, int64_t now_ms) except -1
+    cdef int _note_ended(self, Topic topic, const Due* due) except -1
     cdef void _note_lateness(self, Topic topic, int64_t late_ms) noexcept

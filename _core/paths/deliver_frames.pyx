@@ -26,7 +26,9 @@ from _core.bytes.octets cimport store_u32, store_u64
 from _core.bytes.tags cimport note_tag, seal_tags, tag_of_tail
 from _core.log.frames cimport FrameHeader, blank_header, frame_size
 from _core.log.tail cimport ROOM_DELIVERY, FrameBody
-from _core.paths.due_records cimport OCCURRENCE_FOLLOWED, OCCURRENCE_MOVED, Due, Following
+from _core.paths.due_records cimport (
+    OCCURRENCE_FOLLOWED, OCCURRENCE_LAST, OCCURRENCE_MOVED, Due, Following,
+)
 from _core.paths.recurrences cimport Recurrences
 from _core.paths.set_anew cimport SetAnew
 from _core.queue.lateness cimport note_lateness
@@ -40,6 +42,7 @@ cdef enum:
     RUN_MAX = 16384
     # What an occurrence that is moved takes in a cancel frame besides its record.
     MOVED_BYTES = 512
+    ENDED_MAX = 32            # kept until somebody takes them
 
 
 cdef inline int occurrence_of(const Due* due) noexcept nogil:
@@ -61,6 +64,7 @@ cdef class DeliverFrames:
         self.recurrences = Recurrences(rules)
         self.anew = SetAnew()
         self.batch_size_max = batch_size_max
+        self.ended = []
 
     def __dealloc__(self):
         release(&self.batch)
@@ -94,8 +98,11 @@ cdef class DeliverFrames:
         while i != end:
             if n < self.passed_over.size // <Py_ssize_t>sizeof(int32_t) and moved[n] == i:
                 n += 1
-            elif not found[i].is_held:
-                self._note_lateness(partition.topic, now_ms - timers[i].due_ms)
+            else:
+                if not found[i].is_held:
+                    self._note_lateness(partition.topic, now_ms - timers[i].due_ms)
+                if found[i].rule_size and occurrence_of(&found[i]) == OCCURRENCE_LAST:
+                    self._note_ended(partition.topic, &found[i])
             i = found[i].next
         if n:
             self._move(partition, now_ms)
@@ -293,7 +300,12 @@ cdef class DeliverFrames:
         self.moved_count += count
         return 0
 
-    # Lateness
+    # What is noted of deliveries
+
+    cdef int _note_ended(self, Topic topic, const Due* due) except -1:
+        if len(self.ended) < ENDED_MAX:
+            self.ended.append((topic.name, (<const char*>due.name)[:due.name_size]))
+        return 0
 
     cdef void _note_lateness(self, Topic topic, int64_t late_ms) noexcept:
         note_lateness(&self.late, late_ms)

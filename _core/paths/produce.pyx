@@ -337,7 +337,6 @@ cdef class ProducePath:
         records = data + BATCH_HEADER_SIZE
         records_size = size - BATCH_HEADER_SIZE
         codec = b.attributes & ATTRIBUTE_CODEC
-        self.splitter.has_delay_headers = False
         # Inspect the batch even if the topic ignores delay headers: no malformed batch may be
         # stored, and the record count in the header determines how many offsets it takes.
         if not topic.reads_delay_headers:
@@ -378,6 +377,7 @@ cdef class ProducePath:
         int64_t now_ms, int fault, Outcome* o
     ) except -1:
         """Append or refuse a batch that the splitter has inspected, and split if necessary."""
+        self.work_bytes += self.splitter.recurrences.work()
         if fault != SPLIT_OK:
             return self._refuse_split(partition, o)
         if self.splitter.has_delay_headers:
@@ -456,7 +456,7 @@ cdef class ProducePath:
     cdef int _refuse_split(self, Partition partition, Outcome* o) except -1:
         cdef Fault* fault = &self.splitter.fault
         self.message = describe_fault(fault, self.splitter)
-        if fault.code == SPLIT_TOO_MANY_DELAYED:
+        if fault.code >= SPLIT_TOO_MANY_DELAYED:
             o.error = MESSAGE_TOO_LARGE  # Java's producer sends it again in parts
             return 0
         o.error = INVALID_RECORD
@@ -544,7 +544,7 @@ cdef class ProducePath:
             self.message = self.quota.check(partition, b, s, now_ms, self.delays)
         if self.message is None and s.reply_asks.count:
             self.message = self.quota.check_replies(
-                partition, b, self.replies.targets, s.reply_asks.count, self.delays
+                partition, b, self.replies.targets, s.reply_asks.count, now_ms, self.delays
             )
         if self.message is not None:
             o.error = KAFKA_STORAGE_ERROR  # clients send it again: by then, some may be delivered

@@ -17,6 +17,8 @@ cdef class Recurrences:
     cdef str message                  # what is wrong with a schedule
     # Starts a batch, or a round of delivery.
     cdef void begin(self) noexcept nogil
+    # The work of this batch so far, bytes.
+    cdef int64_t work(self) noexcept nogil
     # Sets the due time and the rule of a record that recurs. Returns SPLIT_OK or a SplitFault.
     cdef int resolve(self, DelayAsk* ask, int64_t now_ms) except -1 nogil
     # Appends the rule of a record, and returns its size.

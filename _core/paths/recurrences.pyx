@@ -12,7 +12,8 @@ follows. If its due time is no instant any more when it is due, the timer is mov
 follows by the data of today. That may be in the past: then it is due at once.
 
 An instant is missed if the broker comes to it more than a minute late, or after the instant that
-follows it. A timer whose zone has no data any more is tried again each minute.
+follows it. A timer whose zone has no data any more, or that comes where there are no rules, is
+tried again each minute.
 
 Layer 0: no I/O, no clock.
 """
@@ -40,6 +41,8 @@ cdef enum:
     AGAIN_MS = 60_000         # after this, a zone without data is looked up again
     # Schedules of a round of delivery whose instants are computed: some milliseconds of work.
     COMPUTED_MAX = 32
+    # What a schedule counts as in a turn of a connection, about as long as to inspect these bytes.
+    SCHEDULE_WORK_BYTES = 256 << 10
 
 _MISSED = {b"once": MISSED_ONCE, b"all": MISSED_ALL, b"none": MISSED_NONE}
 _NAMES = ("x-cron", "x-cron-zone", "x-cron-missed")
@@ -69,6 +72,9 @@ cdef class Recurrences:
 
     cdef void begin(self) noexcept nogil:
         self.count = 0
+
+    cdef int64_t work(self) noexcept nogil:
+        return self.computed * SCHEDULE_WORK_BYTES if self.count else 0
 
     cdef int _forget(self) except -1:
         if self.count == 0:
@@ -101,25 +107,31 @@ cdef class Recurrences:
         if found is None:
             if len(self.known) == SCHEDULES_MAX:
                 return SPLIT_TOO_MANY_SCHEDULES
-            expression, zone, missed = asked
-            if missed not in _MISSED:
-                return self._refuse("x-cron-missed must be once, all or none")
-            if self.rules is None:
-                return self._refuse("x-cron is not available here: leave it out")
-            try:
-                due_ms = self.rules.next_after(expression, zone, now_ms)
-            except ValueError as error:
-                return self._refuse(str(error))
-            if due_ms is None:
-                return self._refuse(
-                    f"x-cron: {expression.decode('ascii', 'replace')!r} has no instant within the "
-                    "next ten years"
-                )
-            found = due_ms, len(self.encoded)
-            self.encoded.append(_encode(expression, zone, _MISSED[missed], now_ms))
-            self.known[asked] = found
+            found = self.known[asked] = self._find_first(asked, now_ms)
+        if isinstance(found, str):
+            return self._refuse(found)
         ask.due_ms, ask.rule = found
         return SPLIT_OK
+
+    def _find_first(self, tuple asked not None, int64_t now_ms):
+        """Return the first instant and the number of the rule, or what is wrong with a schedule."""
+        expression, zone, missed = asked
+        if missed not in _MISSED:
+            return "x-cron-missed must be once, all or none"
+        if self.rules is None:
+            return "x-cron is not available here: leave it out"
+        self.computed += 1
+        try:
+            due_ms = self.rules.next_after(expression, zone, now_ms)
+        except ValueError as error:
+            return str(error)
+        if due_ms is None:
+            return (
+                f"x-cron: {expression.decode('ascii', 'replace')!r} has no instant within the next "
+                "ten years"
+            )
+        self.encoded.append(_encode(expression, zone, _MISSED[missed], now_ms))
+        return due_ms, len(self.encoded) - 1
 
     cdef int append_rule(self, const DelayAsk* ask, Buf* out) except -1 nogil:
         with gil:
@@ -161,6 +173,8 @@ cdef class Recurrences:
         cdef int64_t after_ms = load_i64(head + RULE_AT_AFTER)
         expression, zone = rule[<Py_ssize_t>RULE_HEAD_SIZE:zone_at], rule[zone_at:size]
         is_regular = False
+        if self.rules is None:
+            return (OCCURRENCE_MOVED, now_ms + AGAIN_MS, after_ms), False
         try:
             is_regular = self.rules.next_after(expression, zone, due_ms - 1) == due_ms
             if not is_regular:

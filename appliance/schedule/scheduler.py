@@ -10,6 +10,7 @@ from typing import Final
 
 from _core.paths.deliver import DeliverPath
 from _core.timers.due_queue import DueQueue
+from appliance.log_text import quoted, quoted_bytes
 
 DISK_FULL_RETRY_MS: Final = 200
 """Delay before due timers are retried after a full disk."""
@@ -62,6 +63,13 @@ class Scheduler:
                 path.frames - frames_before,
                 path.late_ms_max,
                 path.waiting,
+            )
+        for topic, user_id in path.take_ended():
+            _log.warning(
+                "a recurring record came for the last time: its schedule has no further instant "
+                "within ten years topic=%s id=%s",
+                quoted(topic),
+                quoted_bytes(user_id),
             )
         self._not_before_ms = now_ms + DISK_FULL_RETRY_MS if path.disk_full else 0
         if path.disk_full:

@@ -15,7 +15,7 @@ from tests.support.clients.wire_client import WireClient
 from tests.support.harness import offline_scenario
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.checkpoints import crashed, rebuild
-from tests.support.simulator.virtual_clock import START_MS
+from tests.support.simulator.virtual_clock import START_MS, VirtualClock
 from tests.support.values.kafka_records import Fetched, Headers, Record, cancel, delay
 from tests.support.values.raw_batch import CODECS, CREATED_MS, Raw, make_batch
 from tests.unit.timers.test_held_back import change
@@ -23,6 +23,7 @@ from tests.unit.timers.test_pending_timers import items
 
 MINUTE = MS_PER_MINUTE
 INVALID_RECORD = 87
+MESSAGE_TOO_LARGE = 10
 HOURLY = "0 * * * *"
 
 
@@ -341,6 +342,52 @@ def test_a_timer_whose_zone_has_no_data_waits_for_it(
     assert harness.timer_state("t", b"id")[1] == START_MS + 48 * MS_PER_HOUR
 
 
+def test_a_broker_without_rules_keeps_its_recurring_records(harness: BrokerHarness) -> None:
+    accept(harness)
+    rules, harness.broker.instants = harness.broker.instants, None  # type: ignore[assignment]
+    harness.broker._make_paths()
+    assert harness.tick(MINUTE) == 0
+    harness.broker.instants = rules
+    harness.broker._make_paths()
+    assert harness.tick(MINUTE) == 1
+
+
+class Once:
+    """A schedule with one instant."""
+
+    def next_after(self, expression: bytes, zone: bytes, after_ms: int) -> int | None:
+        return START_MS + MINUTE if after_ms < START_MS + MINUTE else None
+
+
+def test_the_last_instant_of_a_schedule_is_logged(
+    harness: BrokerHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.broker.instants = Once()  # type: ignore[assignment]
+    harness.broker._make_paths()
+    accept(harness, user_id=b"i\nd")
+    assert harness.tick(MINUTE) == 1
+    assert harness.broker.pending_timers == 0
+    (logged,) = [each for each in caplog.messages if "recurring" in each]
+    assert logged.endswith(r'topic="t" id="i\nd"')
+
+
+@pytest.mark.parametrize("digits", [11, 12])
+def test_the_digits_of_an_instant_may_change(digits: int) -> None:
+    """A machine without a clock of its own starts long ago. Then the time is set."""
+    start_ms = 10**digits // MINUTE * MINUTE - MINUTE
+    harness = with_topic(clock=VirtualClock(wall_ms=start_ms))
+    accept(harness)
+    for _ in range(3):
+        assert harness.tick(MINUTE) == 1
+    harness.clock.advance_to_ms(START_MS)
+    harness.deliver_all()
+    assert harness.tick(MINUTE) == 1
+    found = [each.header("x-due-at") or b"" for each in harness.fetch("t", 0)]
+    assert [len(each) for each in found] == [digits, digits + 1, digits + 1, digits + 1, 13]
+    assert int(found[-1]) == START_MS + MINUTE
+    assert offline_scenario.check(crashed(harness)).faults == []
+
+
 # Many schedules
 
 
@@ -397,6 +444,24 @@ def test_timers_of_one_schedule_are_computed_together(harness: BrokerHarness) ->
     harness.clock.advance_to_ms(START_MS + MINUTE)
     assert harness.deliver_all() == 200
     assert counted.count <= 20
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("invalid", ["refuse", "pass"])
+def test_schedules_count_as_work_of_a_turn(client: WireClient, invalid: str, codec: int) -> None:
+    """Also those that have no instant: else a batch could search for them as often as it likes."""
+    client.harness.create_topic("w", 1, {"delay.invalid": invalid})
+    path = client.session.produce
+    crons = [f"{n} 0 31 2 *" if n % 2 else f"{n} * * * *" for n in range(17)]
+    records = [Raw(b"v", b"k", _raw(recurring(cron, user_id=cron.encode()))) for cron in crons]
+    for count, expected in ((1, 1), (2, 2), (16, 2 if invalid == "refuse" else 16)):
+        before = path.work_bytes
+        client.produce("w", 0, make_batch(records[:count], codec=codec))
+        assert (path.work_bytes - before) >> 18 == expected
+    part = client.produce("w", 0, make_batch(records[::2] * 2, codec=codec))
+    assert part.error_code == 0
+    part = client.produce("w", 0, make_batch(records, codec=codec))
+    assert part.error_code == (INVALID_RECORD if invalid == "refuse" else MESSAGE_TOO_LARGE)
 
 
 # Refusals
@@ -462,7 +527,7 @@ def test_a_batch_has_so_many_schedules(harness: BrokerHarness) -> None:
             Record(b"v", b"k", recurring(f"{n} * * * *", user_id=b"%d" % n)) for n in range(count)
         ]
 
-    assert harness.produce("t", 0, batch(17)).error == INVALID_RECORD
+    assert harness.produce("t", 0, batch(17)).error == MESSAGE_TOO_LARGE
     assert harness.produce("t", 0, batch(16)).error == 0
     same = [Record(b"v", b"k", recurring(user_id=b"i%d" % n)) for n in range(100)]
     assert harness.produce("t", 0, same).error == 0
