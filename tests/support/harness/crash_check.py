@@ -20,7 +20,7 @@ from tests.support.harness.broker_harness import BrokerHarness, Digest, produced
 from tests.support.harness.checkpoints import read_every_unit, take_checkpoint
 from tests.support.harness.configs import DATA_DIR
 from tests.support.harness.crash_points import CHECKPOINT
-from tests.support.harness.crash_requests import apply_to_model, send
+from tests.support.harness.crash_requests import apply_to_model, end_recurrences, send
 from tests.support.harness.crash_run import USER_IDS, Known, differences
 from tests.support.harness.harness_connection import encode_fetch, fetched_section
 from tests.support.oracles.broker_model import Batch, Model, Shown, shown
@@ -32,6 +32,9 @@ DERIVED: Final = tuple(DATA_DIR / name for name in ("consumequeue", "timer", "in
 """Directories without which a start must work."""
 
 LOG: Final = DATA_DIR / "commitlog"
+
+RECURS_MS: Final = 3_000
+"""Some instants of each recurring record."""
 
 BATCH_HEAD_SIZE: Final = 12
 """Base offset and length of a record batch."""
@@ -237,7 +240,10 @@ def assert_same(harness: BrokerHarness, expected: Digest) -> None:
 def go_on(
     harness: BrokerHarness, known: Known, found: Sequence[Model], spectator: Spectator
 ) -> None:
-    """Let clients repeat unanswered requests, then check that every timer fires when due."""
+    """Let clients repeat unanswered requests, then check that every timer fires when due.
+
+    What recurs is cancelled after RECURS_MS.
+    """
     models = [model.copy() for model in found]
     for request in known.unanswered:
         if isinstance(request, Batch) and request.producer is None:
@@ -251,7 +257,11 @@ def go_on(
             kept = [e == (outcome.error, outcome.base_offset) for e in expected]
             assert any(kept), f"{outcome}, expected one of {expected}"
             models = [model for model, is_kept in zip(models, kept, strict=True) if is_kept]
+    end_ms = harness.clock.wall_ms() + RECURS_MS
     while (wake_ms := harness.broker.next_wake_ms()) is not None:
+        if wake_ms > end_ms and any(model.recurring() for model in models):
+            models = end_recurrences(harness, models)
+            continue
         models = [model for model in models if wake_ms <= (model.next_due_ms() or wake_ms)]
         harness.clock.advance_to_ms(max(wake_ms, harness.clock.wall_ms()))
         now_ms = harness.clock.wall_ms()

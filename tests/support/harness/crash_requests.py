@@ -1,5 +1,6 @@
 """The requests of clients to the broker of a `CrashRun`, and the answers that its model expects."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tests.support.harness.broker_harness import BrokerHarness
@@ -45,3 +46,13 @@ def apply_to_model(model: Model, request: Request, now_ms: int) -> tuple[int, in
             return model.delete_topic(name), -1
         case Batch():
             return model.produce(request, now_ms)
+
+
+def end_recurrences(harness: BrokerHarness, models: Sequence[Model]) -> list[Model]:
+    """Cancel all that recurs; return the models that agree with the broker about what that was."""
+    left = list(models)
+    for topic, user_id in sorted(set[tuple[str, bytes]]().union(*(m.recurring() for m in left))):
+        state = harness.cancel_timer(topic, user_id)
+        left = [model for model in left if model.cancel(topic, user_id) == state]
+        assert left, f"{topic} {user_id!r}: {state}"
+    return left

@@ -23,7 +23,14 @@ from tests.support.harness.broker_harness import BrokerHarness
 from tests.support.harness.configs import small_config
 from tests.support.harness.crash_points import CrashPoints, ignore_call
 from tests.support.harness.crash_requests import Create, Delete, Request, apply_to_model, send
-from tests.support.oracles.broker_model import Batch, Intent, Model, Shown, visible_in
+from tests.support.oracles.broker_model import (
+    REPLY_TOPIC,
+    Batch,
+    Intent,
+    Model,
+    Shown,
+    visible_in,
+)
 from tests.support.simulator.sim_fs import CrashMode
 from tests.support.simulator.virtual_clock import VirtualClock
 from tests.support.values.group_changes import changed_group
@@ -128,9 +135,9 @@ class CrashRun:
     # Steps
 
     def start(self) -> None:
-        """Start the broker, and create the topics "a" and "b", and those of the group "g"."""
+        """Start the broker; create "a" and "b", the topics of "g", and that of replies."""
         self._start()
-        for name, count in (("a", 2), ("b", 1), ("g.retry", 2), ("g.dlq", 1)):
+        for name, count in (("a", 2), ("b", 1), ("g.retry", 2), ("g.dlq", 1), (REPLY_TOPIC, 1)):
             self.ask(Create(name, count))
         self.consume()
 
@@ -250,7 +257,7 @@ class CrashRun:
         match self.rng.randrange(6):
             case 0:
                 self.flush()
-            case 1 if self.models[-1].due_groups(self.clock.wall_ms(), 1):
+            case 1 if self.models[-1].due_frames(self.clock.wall_ms(), 1):
                 self.deliver()
             case _ if len(self._asked) == IN_FLIGHT_MAX:
                 self.flush()
@@ -288,17 +295,22 @@ class CrashRun:
 
     def deliver(self) -> None:
         """Deliver one chunk of what is due."""
-        chunk = self.config.delivery_chunk_records
-        groups = self.models[-1].due_groups(self.clock.wall_ms(), chunk)
-        for group in groups:
+        path = self.harness.broker._deliver
+        frames = self.models[-1].due_frames(
+            self.clock.wall_ms(), self.config.delivery_chunk_records
+        )
+        for frame in frames:
             self.models.append(self.models[-1].copy())
-            self.models[-1].deliver(group)
-        count = self.harness.deliver_once().count
-        if count < sum(map(len, groups)):
-            while count < sum(map(len, groups)):
-                del self.models[-1], groups[-1]
+            self.models[-1].apply(frame)
+        passed_over_before = path.moved_count
+        count = self.harness.deliver_once().count + path.moved_count - passed_over_before
+        expected = sum(len(frame.timers) for frame in frames)
+        if count < expected:
+            while count < expected:
+                expected -= len(frames.pop().timers)
+                del self.models[-1]
             raise Refused
-        assert count == sum(map(len, groups))
+        assert count == expected
 
     def batch(self, topic: str, partition: int, *intents: Intent, retries: bool = True) -> Batch:
         """Make a batch of the idempotent producer, or of one that does not retry."""
@@ -410,7 +422,7 @@ class CrashRun:
                     self.cancel()
                 rng.choice((self.flush, self.flush, self.peek, ignore_call, ignore_call))()
             self.clock.advance_ms(rng.randrange(1, 3_000))
-            while self.models[-1].due_groups(self.clock.wall_ms(), 1):
+            while self.models[-1].due_frames(self.clock.wall_ms(), 1):
                 self.deliver()
                 if rng.random() < 0.5:
                     self.flush()
@@ -458,13 +470,15 @@ class CrashRun:
         rng = self.rng
         user_id = rng.choice(USER_IDS)
         now_ms = self.clock.wall_ms()
-        match rng.randrange(9):
+        has_reply = rng.random() < 0.5
+        match rng.randrange(10):
             case 0:
                 return Intent(self.value())
             case 1:
-                return Intent(self.value(), cancels=user_id)
+                return Intent(self.value(), cancels=user_id, has_reply=has_reply)
             case 2:
-                return Intent(self.value(), delay_ms=rng.randrange(1, 4_000), user_id=user_id)
+                delay_ms = rng.randrange(1, 4_000)
+                return Intent(self.value(), delay_ms, user_id=user_id, has_reply=has_reply)
             case 3:
                 return Intent(self.value(), level=rng.randrange(1, 4))
             case 4:
@@ -477,6 +491,12 @@ class CrashRun:
                 wait_ms = rng.choice((0, rng.randrange(1, 2_000)))
                 before = rng.choice((0, 1, 16))
                 return Intent(self.value(), wait_ms, retry_group="g", attempts=before)
+            case 8:
+                every_s, missed = rng.choice((1, 2)), rng.choice(("once", "all", "none"))
+                return Intent(
+                    self.value(), user_id=user_id, every_s=every_s, missed=missed,
+                    has_reply=has_reply,
+                )  # fmt: skip
             case _:
                 return Intent(self.value(300), delay_ms=rng.randrange(1, 2_000))
 

@@ -1,10 +1,10 @@
 """What a broker must do, in plain Python: the oracle for tests that crash and restart a real one.
 
-It knows batches, delays, ids and topics, but no files, frames or bytes.
+It knows batches, delays, recurring records, ids, replies and topics, but no files, frames or bytes.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tests.support.harness.broker_harness import BrokerHarness
@@ -25,6 +25,12 @@ TOPIC_EXISTS: Final = 36
 RETRY_MAX: Final = 16
 FIRST_RETRY_LEVEL: Final = 3
 
+REPLY_TOPIC: Final = "r"
+"""It has one partition."""
+
+LATE_MS_MAX: Final = 60_000
+"""A recurring record that is later has missed its instant."""
+
 Shown = tuple[bytes, int | None]
 """The value of a visible record, and when it was due if it was held."""
 
@@ -43,12 +49,25 @@ class Intent:
     """Not empty: it is to come again in the topic of that group."""
     attempts: int = 0
     """That it had before."""
+    every_s: int = 0
+    """Not 0: it recurs at each multiple of so many seconds, a divisor of 60."""
+    missed: str = "once"
+    has_reply: bool = False
+    """It asks what becomes of its id."""
 
     def record(self) -> Record:
         """The record as sent; its key is the beginning of the value, which a delivery must keep."""
         return Record(self.value, self.value[:8], self._headers(), timestamp_ms=len(self.value))
 
     def _headers(self) -> Headers:
+        reply = (("x-deliver-reply", REPLY_TOPIC.encode()),) if self.has_reply else ()
+        return (*self._requests(), *reply)
+
+    def _requests(self) -> Headers:
+        if self.every_s:
+            cron = b"*/%d * * * * *" % self.every_s
+            missed = ("x-cron-missed", self.missed.encode())
+            return (("x-cron", cron), missed, ("x-deliver-id", self.user_id or b""))
         if self.retry_group:
             before = (("x-retry-attempt", b"%d" % self.attempts),) if self.attempts else ()
             wait = delay(self.delay_ms) if self.delay_ms else ()
@@ -84,6 +103,31 @@ class Timer:
     partition: int
     value: bytes
     user_id: bytes | None
+    every_ms: int = 0
+    missed: str = ""
+
+    def next_after(self, ms: int) -> int:
+        """The instant of a recurring record that follows another instant."""
+        return ms // self.every_ms * self.every_ms + self.every_ms
+
+    def is_passed_over(self, now_ms: int) -> bool:
+        """Whether it recurs, and this occurrence is not delivered."""
+        if self.missed != "none":
+            return False
+        return self.next_after(self.due_ms) <= now_ms or now_ms - self.due_ms > LATE_MS_MAX
+
+    def following_ms(self, now_ms: int) -> int:
+        """When it is due again after it was delivered or passed over."""
+        return self.next_after(self.due_ms if self.missed == "all" else max(self.due_ms, now_ms))
+
+
+@dataclass(frozen=True, slots=True)
+class DueFrame:
+    """The timers of one deliver frame, or of a cancel frame that only sets them anew."""
+
+    timers: tuple[Timer, ...]
+    now_ms: int
+    is_shown: bool
 
 
 @dataclass(slots=True)
@@ -93,6 +137,8 @@ class ModelTopic:
     """State, due time and partition of the last timer of each id."""
     named: dict[bytes, Timer] = field(default_factory=dict)
     """Pending timers with an id."""
+    offsets: dict[bytes, int] = field(default_factory=dict)
+    """Where the last delivered record of each id is in its partition."""
 
 
 @dataclass(slots=True)
@@ -110,7 +156,10 @@ class Model:
         """Return an independent copy."""
         topics = {
             name: ModelTopic(
-                [list(p) for p in topic.partitions], dict(topic.ids), dict(topic.named)
+                [list(p) for p in topic.partitions],
+                dict(topic.ids),
+                dict(topic.named),
+                dict(topic.offsets),
             )
             for name, topic in self.topics.items()
         }
@@ -150,8 +199,13 @@ class Model:
     def _accept(self, topic: ModelTopic, batch: Batch, now_ms: int) -> int:
         visible = topic.partitions[batch.partition]
         base_offset = len(visible)
+        replies = []
         for intent in batch.intents:
+            if intent.has_reply:
+                replies += self._replies(topic, batch.topic, intent)
             self._accept_one(topic, batch, intent, now_ms)
+        for value in replies:
+            self._add(Timer(now_ms, 0, REPLY_TOPIC, 0, value, None))
         return base_offset if len(visible) == base_offset + len(batch.intents) else -1
 
     def _accept_one(self, topic: ModelTopic, batch: Batch, intent: Intent, now_ms: int) -> None:
@@ -161,7 +215,10 @@ class Model:
         if intent.retry_group:
             self._accept_retry(batch, intent, now_ms)
             return
+        every_ms = intent.every_s * 1_000
         due_ms = intent.due_at_ms or now_ms + intent.delay_ms
+        if every_ms:
+            due_ms = now_ms // every_ms * every_ms + every_ms
         if intent.level:
             due_ms = now_ms + self.level_delays_ms[intent.level - 1]
         if intent.user_id is not None:
@@ -172,15 +229,40 @@ class Model:
             topic.partitions[batch.partition].append((intent.value, shown))
             if intent.user_id is not None:
                 topic.ids[intent.user_id] = ("delivered", due_ms, batch.partition)
+                topic.offsets[intent.user_id] = len(topic.partitions[batch.partition]) - 1
             return
+        self._add(
+            Timer(
+                due_ms, 0, batch.topic, batch.partition, intent.value, intent.user_id, every_ms,
+                intent.missed if every_ms else "",
+            )
+        )  # fmt: skip
+
+    def _add(self, timer: Timer) -> None:
+        """Make a timer pending; it arrives last."""
         self.arrivals += 1
-        timer = Timer(
-            due_ms, self.arrivals, batch.topic, batch.partition, intent.value, intent.user_id
-        )
+        timer = replace(timer, arrival=self.arrivals)
         self.pending.add(timer)
-        if intent.user_id is not None:
-            topic.named[intent.user_id] = timer
-            topic.ids[intent.user_id] = ("pending", due_ms, batch.partition)
+        if timer.user_id is not None:
+            topic = self.topics[timer.topic]
+            topic.named[timer.user_id] = timer
+            topic.ids[timer.user_id] = ("pending", timer.due_ms, timer.partition)
+
+    def _replies(self, topic: ModelTopic, name: str, intent: Intent) -> list[bytes]:
+        """The value of the reply to a record that is about to take effect, if it gets one."""
+        user_id = intent.user_id if intent.cancels is None else intent.cancels
+        state, _, partition = topic.ids.get(user_id or b"", ("unknown", 0, 0))
+        place = ""
+        if intent.cancels is None:
+            if state != "pending":
+                return []
+            outcome = "replaced"
+        elif state == "delivered":
+            outcome = "too-late"
+            place = f',"partition":{partition},"offset":{topic.offsets[intent.cancels]}'
+        else:
+            outcome = "unknown" if state == "unknown" else "cancelled"
+        return [f'{{"outcome":"{outcome}","topic":"{name}"{place}}}'.encode()]
 
     def _accept_retry(self, batch: Batch, intent: Intent, now_ms: int) -> None:
         is_dead = intent.attempts >= RETRY_MAX
@@ -190,8 +272,7 @@ class Model:
             level = FIRST_RETRY_LEVEL + intent.attempts
             due_ms += intent.delay_ms or self.level_delays_ms[level - 1]
         partition = batch.partition % len(self.topics[name].partitions)
-        self.arrivals += 1
-        self.pending.add(Timer(due_ms, self.arrivals, name, partition, intent.value, None))
+        self._add(Timer(due_ms, 0, name, partition, intent.value, None))
 
     def cancel(self, topic_name: str, user_id: bytes) -> tuple[str, int | None, int | None]:
         """Cancel by name; return state, due time and partition of that id afterwards."""
@@ -208,8 +289,11 @@ class Model:
     def next_due_ms(self) -> int | None:
         return min((timer.due_ms for timer in self.pending), default=None)
 
-    def due_groups(self, now_ms: int, limit: int) -> list[list[Timer]]:
-        """The next chunk of what is due: one list for each deliver frame."""
+    def due_frames(self, now_ms: int, limit: int) -> list[DueFrame]:
+        """The frames of the next chunk of what is due.
+
+        A partition ends early where a recurring record comes again before the next of its timers.
+        """
         due = sorted(
             (timer for timer in self.pending if timer.due_ms <= now_ms),
             key=lambda timer: (timer.due_ms, timer.arrival),
@@ -217,25 +301,51 @@ class Model:
         groups: dict[tuple[str, int], list[Timer]] = {}
         for timer in due[:limit]:
             groups.setdefault((timer.topic, timer.partition), []).append(timer)
-        return list(groups.values())
+        frames = []
+        for group in groups.values():
+            shown, passed_over = [], []
+            next_due_ms = now_ms
+            for timer in group:
+                if timer.due_ms > next_due_ms:
+                    break
+                if timer.is_passed_over(now_ms):
+                    passed_over.append(timer)
+                    continue
+                shown.append(timer)
+                if timer.every_ms:
+                    next_due_ms = min(next_due_ms, timer.following_ms(now_ms))
+            if shown:
+                frames.append(DueFrame(tuple(shown), now_ms, True))
+            if passed_over:
+                frames.append(DueFrame(tuple(passed_over), now_ms, False))
+        return frames
 
-    def deliver(self, group: Sequence[Timer]) -> None:
-        """Make the timers of one deliver frame visible."""
-        for timer in group:
+    def apply(self, frame: DueFrame) -> None:
+        """Make the timers of one frame visible, and set the recurring ones anew."""
+        for timer in frame.timers:
             topic = self.topics[timer.topic]
-            topic.partitions[timer.partition].append((timer.value, timer.due_ms))
             self.pending.remove(timer)
+            if frame.is_shown:
+                topic.partitions[timer.partition].append((timer.value, timer.due_ms))
             if timer.user_id is not None:
                 del topic.named[timer.user_id]
                 topic.ids[timer.user_id] = ("delivered", timer.due_ms, timer.partition)
+                topic.offsets[timer.user_id] = len(topic.partitions[timer.partition]) - 1
+            if timer.every_ms:
+                self._add(replace(timer, due_ms=timer.following_ms(frame.now_ms)))
 
     def deliver_all(self, now_ms: int) -> int:
         """Deliver all that is due; return how many."""
         count = 0
-        for group in self.due_groups(now_ms, len(self.pending)):
-            count += len(group)
-            self.deliver(group)
+        while frames := self.due_frames(now_ms, len(self.pending)):
+            for frame in frames:
+                count += len(frame.timers) * frame.is_shown
+                self.apply(frame)
         return count
+
+    def recurring(self) -> set[tuple[str, bytes]]:
+        """Topics and ids of the recurring records that are pending."""
+        return {(timer.topic, timer.user_id or b"") for timer in self.pending if timer.every_ms}
 
     # Comparison
 
@@ -258,8 +368,9 @@ class Model:
 
 def shown(record: Fetched) -> Shown:
     """What the model knows of a record; the other fields are checked here."""
-    assert record.key == record.value[:8]
-    assert record.timestamp_ms == len(record.value)
+    if not record.value.startswith(b'{"outcome"'):
+        assert record.key == record.value[:8]
+        assert record.timestamp_ms == len(record.value)
     due = record.header("x-due-at")
     return record.value, None if due is None else int(due)
 

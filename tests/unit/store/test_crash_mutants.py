@@ -24,7 +24,7 @@ from tests.support.harness.crash_points import CrashPoints
 from tests.support.harness.crash_states import Enumeration
 from tests.support.harness.small_files import WATERMARK_STEP_BYTES
 
-SEEDS: Final = (1, 0)
+SEEDS: Final = (25, 0)
 """Runs; in the first one a process is killed, and the next goes on with what it left."""
 
 Break = Callable[[pytest.MonkeyPatch], None]
