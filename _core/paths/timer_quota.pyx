@@ -205,7 +205,10 @@ cdef class TimerQuota:
                 self._forget_some(now_ms)
             account = self.accounts[self.address] = DueCharges()
         if s.timer_count:
-            account.add_entries(now_ms, s.timers.data, s.timer_count, s.min_due, s.max_due)
+            account.add_entries(
+                now_ms, s.timers.data, s.timer_count, s.min_due, s.max_due,
+                s.recurrences.count > 0,
+            )
         self.projections.canceller = account
         return 0
 

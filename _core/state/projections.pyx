@@ -17,7 +17,7 @@ from _core.log.frames cimport (
     FrameHeader, completed_names, is_run, is_timer_carry, timer_entries,
 )
 from _core.timers.id_index cimport (
-    CANCELLED, DELIVERED, PENDING, STATE_BITS, IdIndex, NamedTimer, NameSlot,
+    CANCELLED, DELIVERED, PENDING, IdIndex, NamedTimer, NameSlot, partition_of,
 )
 from _core.timers.cancelled_timers cimport CancelledTimers
 from _core.timers.moved_frames cimport MovedFrames
@@ -217,7 +217,7 @@ cdef class Projections:
         cdef const NameSlot* slot = self.ids.touched
         cdef Partition partition
         if self.memtable is not None:
-            partition = <Partition>self.partitions[slot.partition_state >> STATE_BITS]
+            partition = <Partition>self.partitions[partition_of(slot)]
             self.memtable.name(slot, partition.index)
         return 0
 
@@ -365,7 +365,7 @@ cdef class Projections:
             return 1  # not in the queue now, but a later start finds it there
         self.due.cancel(known.position, known.record_index, known.partition)
         if self.canceller is not None:
-            self.canceller.credit(known.due_ms)
+            self.canceller.credit(known.due_ms, known.recurs)
         return 1
 
     cdef int _apply_timer(
@@ -433,6 +433,7 @@ cdef class Projections:
             named.due_ms = timer.due_ms
             named.completed_pos = 0
             named.state = PENDING
+            named.recurs = entry[TIMER_AT_KIND] == DUE_RECURRING
             self.ids.put(h.topic_id, p + load_u32(entry + TIMER_AT_ID_POS), size, &named)
             self._note_id()
         self.levels.note(entry[TIMER_AT_LEVEL], load_i64(entry + TIMER_AT_LEVEL_OFFSET))

@@ -12,6 +12,9 @@ aligned: a due time is in one of each level.
 A timer that is cancelled takes a charge back from the shortest interval that has its due time. So
 nobody gets rid of a charge for a late timer by cancelling timers that are due soon.
 
+A timer that recurs is charged for until it is cancelled or replaced. If it ends by itself or with
+its topic, the charge stays until the broker starts again.
+
 Layer 0: no I/O, no clock. Used by the event loop thread.
 """
 
@@ -19,7 +22,9 @@ cimport cython
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memset
 
-from _core.bytes.layout cimport TIMER_AT_DUE, TIMER_ENTRY_SIZE
+from _core.bytes.layout cimport (
+    DUE_RECURRING, TIMER_AT_DUE, TIMER_AT_KIND, TIMER_ENTRY_SIZE,
+)
 from _core.bytes.octets cimport load_i64
 
 cdef enum:
@@ -67,21 +72,28 @@ cdef class DueCharges:
 
     cdef void add_entries(
         self, int64_t now_ms, const uint8_t* entries, int32_t count, int64_t min_due_ms,
-        int64_t max_due_ms
+        int64_t max_due_ms, bint may_recur
     ) noexcept nogil:
         cdef int level = level_of(max_due_ms - now_ms)
         cdef int bits = SHORTEST_BITS + level
         cdef int32_t i
-        if level_of(min_due_ms - now_ms) == level and min_due_ms >> bits == max_due_ms >> bits:
+        cdef bint is_near = min_due_ms >> bits == max_due_ms >> bits
+        if is_near and not may_recur and level_of(min_due_ms - now_ms) == level:
             self.add(now_ms, max_due_ms, count)
             return
         for i in range(count):
-            self.add(now_ms, load_i64(entries + TIMER_AT_DUE), 1)
+            if entries[TIMER_AT_KIND] == DUE_RECURRING:
+                self.recurring += 1
+            else:
+                self.add(now_ms, load_i64(entries + TIMER_AT_DUE), 1)
             entries += TIMER_ENTRY_SIZE
 
-    cdef void credit(self, int64_t due_ms) noexcept nogil:
+    cdef void credit(self, int64_t due_ms, bint recurs) noexcept nogil:
         cdef int64_t interval
         cdef int level
+        if recurs:
+            self.recurring = max(self.recurring - 1, 0)
+            return
         for level in range(CHARGE_LEVELS):
             interval = due_ms >> (SHORTEST_BITS + level)
             if not 0 <= interval - self.first[level] < CHARGE_SLOTS:
@@ -91,7 +103,7 @@ cdef class DueCharges:
                 return
 
     cdef int64_t total(self, int64_t now_ms) noexcept nogil:
-        cdef int64_t count = 0
+        cdef int64_t count = self.recurring
         cdef int level, i
         for level in range(CHARGE_LEVELS):
             self._advance(level, now_ms)

@@ -18,6 +18,7 @@ cdef struct NamedTimer:
     int64_t due_ms
     int64_t completed_pos     # log position after the frame that completed it; 0 while pending
     int32_t state
+    bint recurs               # as far as is known: not of one that a start found in a run
 
 # Tells the timers of an id apart once they are delivered, 0 to 2^31 - 1.
 cpdef int32_t delivered_mark(int64_t accept_pos, int32_t index) noexcept nogil
@@ -30,7 +31,11 @@ cdef struct NameSlot:         # 48 bytes
     int64_t due_ms
     int64_t completed_pos
     int32_t record_index
-    uint32_t partition_state  # partition << 2 | state; 0 if the slot is free
+    uint32_t partition_state  # recurs << 31 | partition << 2 | state; 0 if the slot is free
+
+# The in-process handle of the partition of a slot.
+cdef inline int32_t partition_of(const NameSlot* slot) noexcept nogil:
+    return <int32_t>((slot.partition_state & 0x7FFFFFFF) >> STATE_BITS)
 
 cdef struct NameShard:
     NameSlot* slots

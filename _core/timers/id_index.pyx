@@ -283,10 +283,11 @@ cdef class IdIndex:
             return False
         out.position = slot.position
         out.record_index = slot.record_index
-        out.partition = slot.partition_state >> STATE_BITS
+        out.partition = partition_of(slot)
         out.due_ms = slot.due_ms
         out.completed_pos = slot.completed_pos
         out.state = slot.partition_state & ((1 << STATE_BITS) - 1)
+        out.recurs = slot.partition_state >> 31
         return True
 
     cdef int put(
@@ -317,7 +318,10 @@ cdef class IdIndex:
         slot.due_ms = timer.due_ms
         slot.completed_pos = timer.completed_pos
         slot.record_index = timer.record_index
-        slot.partition_state = <uint32_t>timer.partition << STATE_BITS | <uint32_t>timer.state
+        slot.partition_state = (
+            <uint32_t>timer.recurs << 31 | <uint32_t>timer.partition << STATE_BITS
+            | <uint32_t>timer.state
+        )
         self.count_slot(slot, 1)
         self.touched = slot
         return 0

@@ -50,7 +50,12 @@ def find_id(
     index: IdIndex, topic_id: int, name: bytes
 ) -> tuple[int, int, int, int, int, int] | None: ...
 def put_id(
-    index: IdIndex, topic_id: int, name: bytes, timer: tuple[int, int, int, int, int, int]
+    index: IdIndex,
+    topic_id: int,
+    name: bytes,
+    timer: tuple[int, int, int, int, int, int],
+    *,
+    recurs: bool = False,
 ) -> None: ...
 def complete_id(
     index: IdIndex,

@@ -196,7 +196,9 @@ def find_id(IdIndex index not None, int32_t topic_id, bytes name not None):
     )
 
 
-def put_id(IdIndex index not None, int32_t topic_id, bytes name not None, timer):
+def put_id(
+    IdIndex index not None, int32_t topic_id, bytes name not None, timer, *, bint recurs=False
+):
     """Set the timer that an id names, given as `find_id` returns it.
 
     Raises:
@@ -204,7 +206,7 @@ def put_id(IdIndex index not None, int32_t topic_id, bytes name not None, timer)
     """
     position, record_index, partition, due_ms, completed_pos, state = timer
     cdef NamedTimer named = NamedTimer(
-        position, record_index, partition, due_ms, completed_pos, state
+        position, record_index, partition, due_ms, completed_pos, state, recurs
     )
     index.put(topic_id, name, len(name), &named)
 
@@ -230,7 +232,7 @@ def fill_ids(IdIndex index not None, int32_t topic_id, int64_t first, int64_t co
     cdef int64_t i
     with nogil:
         for i in range(first, first + count):
-            timer = NamedTimer(i, 0, 0, i, 0, PENDING)
+            timer = NamedTimer(i, 0, 0, i, 0, PENDING, False)
             index.put(topic_id, <const uint8_t*>&i, 8, &timer)
 
 
@@ -253,7 +255,7 @@ def charge(DueCharges charges not None, *, int64_t now_ms, int64_t due_ms, int64
 
 def credit(DueCharges charges not None, int64_t due_ms):
     """Take back the charge for one timer that is due then, if there may be one."""
-    charges.credit(due_ms)
+    charges.credit(due_ms, False)
 
 
 def charged(DueCharges charges not None, *, int64_t now_ms):

@@ -8,7 +8,7 @@ import pytest
 from _core.paths.timer_quota import ACCOUNTS_MAX
 from appliance.client_log import ClientLog
 from appliance.config.config import Config
-from appliance.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_SECOND
+from appliance.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, MS_PER_SECOND
 from compat.kafka.network.delay_reports import DelayReports
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.wire_client import WireClient
@@ -103,6 +103,25 @@ def test_the_limit_of_all_is_exact() -> None:
     assert client.harness.tick(10) == 1
     assert send(client, "::4", held()) == 0
     assert pending(client) == MAX
+
+
+def test_a_recurring_record_is_charged_until_it_is_cancelled_or_replaced() -> None:
+    client = quota_client()
+
+    def recurring(user_id: bytes) -> Raw:
+        return Raw(headers=[(b"x-cron", b"* * * * *"), (b"x-deliver-id", user_id)])
+
+    assert send(client, FIRST, *(recurring(b"%d" % number) for number in range(MAX // 2))) == 0
+    for _ in range(3):
+        assert client.harness.tick(MS_PER_MINUTE) == MAX // 2
+        assert charged(client, FIRST) == MAX // 2
+        assert send(client, FIRST, held()) == STORAGE
+    assert send(client, FIRST, cancel(b"0"), cancel(b"0"), recurring(b"1"), held(9, b"2")) == 0
+    assert charged(client, FIRST) == MAX // 2 - 1
+    assert client.harness.tick(10 * MS_PER_SECOND) == 1
+    assert charged(client, FIRST) == pending(client) == MAX // 2 - 2
+    assert send(client, SECOND, cancel(b"3")) == 0
+    assert charged(client, FIRST) == MAX // 2 - 2, "who cancels is credited, if it is charged"
 
 
 def test_a_topic_has_a_limit_of_its_own_for_all_its_partitions() -> None:

@@ -188,6 +188,17 @@ def test_a_replaced_timer_of_the_same_batch_cannot_be_completed() -> None:
     assert complete(index, 1, b"a", new, END_POS)
 
 
+@pytest.mark.parametrize("partition", [0, 1, 2**29 - 1])
+def test_a_recurring_timer_has_its_partition_and_state(partition: int) -> None:
+    index = IdIndex(KEY)
+    timer = entry(100, record_index=1)
+    timer = (*timer[:2], partition, *timer[3:])
+    calls.put_id(index, 1, b"a", timer, recurs=True)
+    assert calls.find_id(index, 1, b"a") == timer
+    assert complete(index, 1, b"a", timer, END_POS)
+    assert calls.find_id(index, 1, b"a") == delivered(timer, END_POS)
+
+
 def test_a_delivered_timer_is_not_delivered_again() -> None:
     """What its entry has in place of its position may be the position of another one."""
     index = IdIndex(KEY)
