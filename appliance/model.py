@@ -41,6 +41,8 @@ class TimerState:
     due_at: int | None = None
     """Due time in epoch ms, None if unknown."""
     partition: int | None = None
+    offset: int | None = None
+    """Where the record was delivered; None if it was not, or by a version that did not note it."""
 
 
 @dataclass(frozen=True, slots=True)

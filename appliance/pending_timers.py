@@ -176,8 +176,9 @@ class PendingTimers:
         found = self._projections.named_timer(topic, user_id)
         if found is None:
             return TimerState("unknown")
-        state, due_at, partition, _, _ = found
-        return TimerState(cast(TimerStateName, state), due_at, partition)
+        state, due_at, partition, position, _ = found
+        offset = position if state == "delivered" and position >= 0 else None
+        return TimerState(cast(TimerStateName, state), due_at, partition, offset)
 
     def listed(self, topic: Topic, user_id: bytes) -> ListedTimer | None:
         """Return the pending timer with that id in that topic; None if none is pending."""

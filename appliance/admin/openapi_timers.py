@@ -30,6 +30,11 @@ _TIMER: Final = {
     "state": {"enum": STATES},
     "due_at": MAYBE_INSTANT,
     "partition": {"type": ["integer", "null"], "minimum": 0},
+    "offset": {
+        "type": ["integer", "null"],
+        "minimum": 0,
+        "description": "where a delivered record is, if that is known",
+    },
 }
 
 _TIMER_PATH: Final[dict[str, Any]] = {

@@ -321,4 +321,7 @@ def _timer_line(timer_id: str, found: Any) -> str:
     if found["state"] == "unknown":
         return f"{printable(timer_id)}: unknown, or completed so long ago that it was forgotten"
     due = format_instant(found["due_at"])
-    return f"{printable(timer_id)}: {found['state']}, due {due}, partition {found['partition']}"
+    place = f"partition {found['partition']}"
+    if found.get("offset") is not None:
+        place += f", offset {found['offset']}"
+    return f"{printable(timer_id)}: {found['state']}, due {due}, {place}"

@@ -59,7 +59,7 @@ async def test_a_broker_that_refuses_records_is_not_ready_and_answers_all_else()
 async def test_the_state_of_a_timer_is_shown_as_it_is() -> None:
     timers = {
         b"a": TimerState("pending", due_at=1_767_225_600_000, partition=3),
-        b"b": TimerState("delivered", due_at=5, partition=0),
+        b"b": TimerState("delivered", due_at=5, partition=0, offset=7),
     }
     async with serving(Status(timers={"orders": timers})) as client:
         path = "/api/v1/topics/orders/timers/"
@@ -69,11 +69,18 @@ async def test_the_state_of_a_timer_is_shown_as_it_is() -> None:
             "state": "pending",
             "due_at": 1_767_225_600_000,
             "partition": 3,
+            "offset": None,
         }
-        assert (await client.ask(path + "b")).json()["state"] == "delivered"
+        delivered = (await client.ask(path + "b")).json()
+        assert (delivered["state"], delivered["offset"]) == ("delivered", 7)
         unknown = await client.ask(path + "c")
         assert unknown.status == 200
-        assert unknown.json() == {"state": "unknown", "due_at": None, "partition": None}
+        assert unknown.json() == {
+            "state": "unknown",
+            "due_at": None,
+            "partition": None,
+            "offset": None,
+        }
 
 
 @pytest.mark.parametrize(

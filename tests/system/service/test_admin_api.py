@@ -41,7 +41,7 @@ def full_status() -> Status:
     timers = {
         b"p": TimerState("pending", 1_767_225_600_000, 3),
         b"c": TimerState("cancelled", 2, 0),
-        b"d": TimerState("delivered", 1, 0),
+        b"d": TimerState("delivered", 1, 0, 5),
     }
     part = PartitionStatus(
         partition=0, start_offset=1, visible_offset=3, next_offset=4, pending_timers=5
@@ -255,6 +255,7 @@ async def test_a_cancel_is_answered_with_what_became_of_the_timer() -> None:
                 "state": "cancelled",
                 "due_at": 1_767_225_600_000,
                 "partition": 3,
+                "offset": None,
             }
         late = (await client.ask(TIMER + "d", "DELETE")).json()
         assert late["state"] == "delivered"

@@ -213,13 +213,14 @@ def test_timer_look_up_tells_each_state(shared: ApplianceProcess) -> None:
     def state(name: bytes) -> dict[str, object]:
         status, answer = shared.get_json(f"/api/v1/topics/timers/timers/{quote(name, safe='')}")
         assert status == 200
-        assert set(answer) == {"state", "due_at", "partition"}
+        assert set(answer) == {"state", "due_at", "partition", "offset"}
         return dict(answer)
 
-    assert state(wild) == {"state": "pending", "due_at": due_ms, "partition": 0}
+    pending = {"state": "pending", "due_at": due_ms, "partition": 0, "offset": None}
+    assert state(wild) == pending
     assert state(b"cancelled")["state"] == "cancelled"
-    assert state(b"delivered")["state"] == "delivered"
-    assert state(b"never seen") == {"state": "unknown", "due_at": None, "partition": None}
+    assert (state(b"delivered")["state"], state(b"delivered")["offset"]) == ("delivered", 0)
+    assert set(state(b"never seen").values()) == {"unknown", None}
 
 
 def test_timer_of_a_topic_that_does_not_exist_is_not_found(shared: ApplianceProcess) -> None:
