@@ -2,7 +2,7 @@
 
 from itertools import accumulate
 
-from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from _core.bytes.batch cimport (
@@ -11,7 +11,7 @@ from _core.bytes.batch cimport (
 )
 from _core.bytes.borrowed cimport Borrowed
 from _core.bytes.layout cimport *
-from _core.bytes.octets cimport Cursor, load_i32, load_i64, load_u32
+from _core.bytes.octets cimport Cursor, load_i32, load_i64, load_u16, load_u32
 from _core.log.frames cimport (
     FrameHeader, completed_names, has_records, is_timer_carry, timer_entries, timers_held,
 )
@@ -23,6 +23,10 @@ from _core.tables.columns cimport (
 from _core.tables.row_scan cimport *
 from _core.tables.timer_outcomes cimport (
     OUTCOME_DELETED, OUTCOME_DELIVERED, OUTCOME_IS_COPY, OUTCOME_PENDING, OUTCOME_SIZE,
+)
+
+cdef uint64_t RULE_COLUMNS = (
+    <uint64_t>1 << COLUMN_CRON | <uint64_t>1 << COLUMN_ZONE | <uint64_t>1 << COLUMN_MISSED
 )
 
 cdef enum:
@@ -42,6 +46,13 @@ cdef Slice[5] STATE_NAMES = [
     Slice(<const uint8_t*>b"pending", 7), Slice(<const uint8_t*>b"delivered", 9),
     Slice(<const uint8_t*>b"cancelled", 9), Slice(<const uint8_t*>b"replaced", 8),
     Slice(<const uint8_t*>b"deleted", 7),
+]
+
+
+# Indexed by the rule's `missed`.
+cdef Slice[4] MISSED_NAMES = [
+    Slice(NULL, -1), Slice(<const uint8_t*>b"once", 4), Slice(<const uint8_t*>b"all", 3),
+    Slice(<const uint8_t*>b"none", 4),
 ]
 
 
@@ -463,5 +474,29 @@ cdef class TimerRows(RecordRows):
             put_instant(self,
                 COLUMN_COMPLETED_AT, INT64_MIN if outcome[0] == OUTCOME_PENDING else since
             )
+        if self.wanted & RULE_COLUMNS:
+            self._put_rule(
+                p + load_u32(entry + TIMER_AT_RULE_POS), load_u16(entry + TIMER_AT_RULE_SIZE)
+            )
         self.rows += 1
+        return 0
+
+    cdef int _put_rule(self, const uint8_t* rule, int size) except -1 nogil:
+        """Put the columns of the rule by which a timer recurs; `size` is 0 if it does not."""
+        cdef Slice text
+        cdef int column
+        for column in range(COLUMN_CRON, COLUMN_MISSED + 1):
+            if not is_wanted(self, column):
+                continue
+            text = Slice(NULL, -1)
+            if size and column == COLUMN_MISSED:
+                text = MISSED_NAMES[min(rule[RULE_AT_MISSED], 3)]
+            elif size:
+                text.data = rule + RULE_HEAD_SIZE
+                text.size = rule[RULE_AT_EXPRESSION_SIZE]
+                if column == COLUMN_ZONE:
+                    text.data += text.size
+                    text.size = rule[RULE_AT_ZONE_SIZE]
+            make_room(&self.columns[column], 1, max(text.size, 0))
+            put_octets(&self.columns[column], text.data, text.size)
         return 0

@@ -44,6 +44,9 @@ cdef enum:
     COLUMN_MIN_DUE_AT
     COLUMN_MAX_DUE_AT
     COLUMN_PRODUCER_ID
+    COLUMN_CRON
+    COLUMN_ZONE
+    COLUMN_MISSED
     COLUMN_COUNT
     # The children of COLUMN_HEADERS stand behind the others.
     HEADER_KEY = COLUMN_COUNT

@@ -30,7 +30,8 @@ COLUMN_NAMES = (
     "due_at", "accepted_at", "store_timestamp", "delay_state", "position", "index", "id", "level",
     "completed_at", "delivered_at", "lateness_ms", "accept_position", "size", "tags_code", "kind",
     "epoch", "last_offset", "record_count", "timer_count", "cancel_count", "flushed",
-    "min_timestamp", "max_timestamp", "min_due_at", "max_due_at", "producer_id",
+    "min_timestamp", "max_timestamp", "min_due_at", "max_due_at", "producer_id", "cron", "zone",
+    "missed",
 )
 
 cdef str OTHER_LOG = "frame of another log"

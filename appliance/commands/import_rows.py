@@ -1,7 +1,8 @@
 """`latermq import`: sends the rows of Parquet files or JSON lines to topics, with delays. Layer 6.
 
 A row of `messages`, or any row without a due time, is sent as it is. A pending row of `timers`, or
-any row with a due time and without a state, is sent to be delivered then.
+any row with a due time and without a state, is sent to be delivered then. One with a `cron` is sent
+to recur.
 """
 
 import threading
@@ -31,14 +32,20 @@ BROKERS_HEADERS: Final = frozenset({"x-accepted-at", "x-due-at", "x-due-id"})
 """What a broker added when it delivered a record; the next one adds its own."""
 
 REQUEST_HEADERS: Final = frozenset(
-    {"x-delay", "x-deliver-at", "x-delay-level", "x-deliver-id", "x-deliver-cancel"}
+    {
+        *("x-delay", "x-deliver-at", "x-delay-level", "x-deliver-id", "x-deliver-cancel"),
+        *("x-cron", "x-cron-zone", "x-cron-missed", "x-retry-group", "x-deliver-reply"),
+    }
 )
 """What a broker would act on."""
 
 NO_DELAY: Final = {"x-delay": (-1, -2), "x-delay-level": (0,)}
 """What `parse` returns for a header that asks for no delay: negative, null, level 0."""
 
-TIMER_COLUMNS: Final = frozenset({"id", "index", "level", "completed_at"})
+RULE_HEADERS: Final = {"cron": "x-cron", "zone": "x-cron-zone", "missed": "x-cron-missed"}
+"""By column."""
+
+TIMER_COLUMNS: Final = frozenset({"id", "index", "level", "completed_at", *RULE_HEADERS})
 """Only the table of timers has them: what is delivered there is in the table of messages, too."""
 
 
@@ -77,7 +84,7 @@ class RowError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A record to send; `is_delayed` if it has a due time."""
+    """A record to send; `is_delayed` if it has a due time, `recurs` if it has a schedule."""
 
     topic: str
     partition: int | None
@@ -86,6 +93,7 @@ class Outgoing:
     headers: list[tuple[str, bytes]]
     timestamp: int | None
     is_delayed: bool
+    recurs: bool
 
 
 @dataclass(slots=True)
@@ -239,8 +247,9 @@ def to_record(
     if due_at == _COMPLETED:
         return None
     headers = _headers(row, null_headers)
+    schedule = _schedule(row) if due_at is not None else []
     if due_at is not None:
-        headers.append(("x-deliver-at", b"%d" % due_at))
+        headers += schedule or [("x-deliver-at", b"%d" % due_at)]
         user_id = _octets(row, "id")
         if user_id is not None:
             if not 1 <= len(user_id) <= USER_ID_SIZE_MAX_BYTES:
@@ -254,6 +263,7 @@ def to_record(
         headers=headers,
         timestamp=_instant(row, "timestamp"),
         is_delayed=due_at is not None,
+        recurs=bool(schedule),
     )
 
 
@@ -274,6 +284,22 @@ def _due_at(row: Row) -> int | None:
             return None if TIMER_COLUMNS.isdisjoint(row.fields) else _COMPLETED
         case _:
             raise RowError(row, f"the delay_state {state!r} is not known")
+
+
+def _schedule(row: Row) -> list[tuple[str, bytes]]:
+    """Return the headers by which the record of a row recurs; none if it does not."""
+    if row.fields.get("cron") is None:
+        return []
+    found = []
+    for column, header in RULE_HEADERS.items():
+        value = row.fields.get(column)
+        if value is not None and (not isinstance(value, str) or not value):
+            raise RowError(row, f"{column} is not a text")
+        if value is not None:
+            found.append((header, value.encode()))
+    if row.fields.get("id") is None:
+        raise RowError(row, "it has a cron and no id, by which it could be cancelled")
+    return found
 
 
 def _instant(row: Row, name: str) -> int | None:
@@ -415,6 +441,8 @@ def _send_all(
                 record.timestamp,
             )
             waiting.append((row, record, future))
+            if record.recurs:
+                producer.flush()  # a batch may have some schedules only
             while waiting and (waiting[0][2].is_done or len(waiting) > IN_FLIGHT_MAX):
                 settle()
         while waiting:

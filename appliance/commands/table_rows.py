@@ -29,6 +29,9 @@ COLUMNS: Final = (
     "index",
     "level",
     "completed_at",
+    "cron",
+    "zone",
+    "missed",
 )
 """What an import looks at; a table may have others."""
 

@@ -55,6 +55,9 @@ TABLES: Final[dict[str, pa.Schema]] = {
             pa.field("value", pa.binary()),
             _required("timestamp", INSTANT),
             _required("headers", HEADERS),
+            pa.field("cron", pa.string()),
+            pa.field("zone", pa.string()),
+            pa.field("missed", pa.string()),
         ]
     ),
     "deliveries": pa.schema(

@@ -43,6 +43,9 @@ _OWN: Final[dict[str, dict[str, str]]] = {
         "accepted_at": "when the broker accepted it",
         "delay_state": "`pending`, `delivered`, `cancelled` or `replaced`",
         "completed_at": "when it was delivered, cancelled or replaced; null while it is pending",
+        "cron": "the expression by which it recurs (`x-cron`); null if it does not",
+        "zone": "the zone of that (`x-cron-zone`)",
+        "missed": "what becomes of missed instants: `once`, `all` or `none`",
     },
     "deliveries": {
         "delivered_at": "when it became visible",

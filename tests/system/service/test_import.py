@@ -48,6 +48,9 @@ def fill(latermq: CommandLine, topic: str) -> None:
     latermq.ok(f"send {topic} nameless --partition 1 --delay 2h")
     latermq.ok(f"send {topic} never --partition 0 --delay 1h --id never")
     latermq.ok(f"timers cancel {topic} never")
+    for hour in range(20):  # more schedules than a batch may have
+        rule = f"--cron '0 {hour} 1 1 *' --id y{hour} {hour % 2 * '--zone Asia/Tokyo --missed all'}"
+        latermq.ok(f"send {topic} yearly --partition 1 {rule}")
     latermq.ok(f"tail {topic} --partition 0 --from 302 --follow --count 1")
 
 
@@ -68,7 +71,10 @@ def comparable(directory: str, topic: str) -> tuple[list[Any], list[Any]]:
         if row["delay_state"] == "pending":
             headers = [each for each in row["headers"] if each["key"] not in BROKERS_HEADERS]
             pending.append(
-                (row["partition"], row["id"], row["due_at"], row["key"], row["value"], headers)
+                (
+                    *(row["partition"], row["id"], row["due_at"], row["key"], row["value"]),
+                    *(headers, row["cron"], row["zone"], row["missed"]),
+                )
             )
     return sorted(messages, key=lambda each: each[:2]), pending
 
@@ -91,7 +97,7 @@ def test_what_was_exported_is_in_the_other_broker(
         )
     latermq = into()
     files = " ".join(map(str, names))
-    counts = "604 records and 2 delayed records, 1 topic; 2 rows of completed timers left out"
+    counts = "604 records and 22 delayed records, 1 topic; 2 rows of completed timers left out"
     assert latermq.ok(f"import {files} --dry-run").stderr == f"latermq: would be sent: {counts}\n"
     assert f"there is no topic {topic}" in latermq.fails(f"import {files}", 2)
     sent = latermq.ok(f"import {files} --create-topics")
