@@ -46,6 +46,6 @@ cdef class DeliverPath:
     cdef int _note_unreadable(self, const Timer* timer, int result) except -1
     cdef Py_ssize_t _take_aside(self, Py_ssize_t count, Py_ssize_t limit) except -1
     cdef Py_ssize_t _take_unreadable(self, Py_ssize_t count, Py_ssize_t limit) except -1
-    cdef int _return_aside(self) except -1
+    cdef int _return_aside(self, set partitions) except -1
     cdef list _kept_of(self, const Waiting* waiting, Py_ssize_t limit)
     cdef list _group(self, Py_ssize_t count)

@@ -11,8 +11,9 @@ therefore either pending or delivered, never both and never neither.
 
 Records are copied only from `LogView`, so they have been checked. A timer whose record is not in
 memory is set aside, and so are the later timers of its partition, so that a partition keeps its
-order. They stay pending, and all other partitions go on. The owner has the records of these timers
-read, in order. A timer whose record the disk cannot read waits by itself and delays no other timer.
+order. They stay pending, and all other partitions go on. If a recurring timer of the partition is
+due again before them, they go back into the queue. The owner has the records of these timers read,
+in order. A timer whose record the disk cannot read waits by itself and delays no other timer.
 It is retried when `LogView` allows it, and is then delivered late.
 
 A timer may point to a partition of another topic. It counts as one of that partition, and its
@@ -111,6 +112,7 @@ cdef class DeliverPath:
         cdef Py_ssize_t count, room
         cdef int32_t first
         cdef Partition partition
+        cdef set overtaken = set()
         self.out.begin()
         self.now_ms = now_ms
         self._begin()
@@ -123,7 +125,7 @@ cdef class DeliverPath:
         count = self._take_held(count, now_ms, limit)
         for first in self._group(count):
             partition = <Partition>self.writer.projections.partitions[self.timers[first].partition]
-            self.out.is_overtaken = False
+            self.out.begin_partition()
             while first >= 0:
                 if self.out.disk_full or self.out.is_overtaken:
                     self.writer.projections.due.unpop(&self.timers[first], 1)
@@ -132,9 +134,13 @@ cdef class DeliverPath:
                     first = self.out.deliver_run(
                         partition, self.timers, self.found, first, now_ms
                     )
+            if self.out.anew_due_ms <= now_ms and self.held[partition.handle]:
+                overtaken.add(partition.handle)
         self.records.end()
         if self.out.disk_full:
-            self._return_aside()
+            self._return_aside(None)
+        elif overtaken:
+            self._return_aside(overtaken)
         return self.out.delivered
 
     cdef int _begin(self) except -1:
@@ -347,18 +353,26 @@ cdef class DeliverPath:
         self.unreadable.count = left
         return count
 
-    cdef int _return_aside(self) except -1:
-        """Put all timers set aside back into the due queue, in order."""
+    cdef int _return_aside(self, set partitions) except -1:
+        """Put timers set aside back into the due queue: of some partitions (handles), or of all."""
         cdef DueQueue due = self.writer.projections.due
-        cdef Py_ssize_t i
-        cdef Timer* timer
+        cdef Timer* first = self.aside.timers + self.aside.start
+        cdef Py_ssize_t i, left = 0, ready = 0, reading = 0
+        cdef Timer timer
         for i in range(self.aside.count):
-            timer = &self.aside.timers[self.aside.start + i]
-            self.held[timer.partition] -= 1
-            if due.take_kept(timer):
-                due.unpop(timer, 1)
-        drop_first(&self.aside, self.aside.count)
-        self.ready = self.reading = 0
+            timer = first[i]
+            if partitions is None or timer.partition in partitions:
+                self.held[timer.partition] -= 1
+                if due.take_kept(&timer):
+                    due.unpop(&timer, 1)
+                continue
+            ready += i < self.ready
+            reading += i < self.reading
+            first[left] = timer
+            left += 1
+        self.aside.count = left
+        self.ready, self.reading = ready, reading
+        drop_first(&self.aside, 0)    # frees an empty one
         return 0
 
     def next_cold(self):

@@ -29,6 +29,8 @@ cdef class DeliverFrames:
     cdef bint disk_full
     # Of the last run: the timers left over are due after one that it has set anew.
     cdef bint is_overtaken
+    # Of the last partition: the first due time of a timer that is set anew; INT64_MAX = of none.
+    cdef int64_t anew_due_ms
     cdef Py_ssize_t delivered
     cdef int64_t late_ms_max
     # Since the start:
@@ -38,6 +40,8 @@ cdef class DeliverFrames:
     cdef list ended           # (topic, id) of recurring timers that came for the last time
     # Starts a chunk.
     cdef void begin(self) noexcept nogil
+    # Starts a partition.
+    cdef void begin_partition(self) noexcept nogil
     # Appends one deliver frame for timers from `first` on, which `found[i].next` links; returns the
     # next timer, or -1. If the disk is full, sets `disk_full`, and returns the first timer that is
     # still due.

@@ -78,6 +78,10 @@ cdef class DeliverFrames:
         self.late_ms_max = 0
         self.recurrences.begin()
 
+    cdef void begin_partition(self) noexcept nogil:
+        self.is_overtaken = False
+        self.anew_due_ms = INT64_MAX
+
     cdef int32_t deliver_run(
         self, Partition partition, const Timer* timers, const Due* found, int32_t first,
         int64_t now_ms
@@ -134,6 +138,7 @@ cdef class DeliverFrames:
         cdef uint8_t* entry = self.tables.data + self.tables.size - COMPLETED_ENTRY_SIZE
         entry[COMPLETED_AT_OP] = COMPLETION_SET_ANEW
         store_u64(entry + COMPLETED_AT_NEXT_DUE, self.found[i].following.due_ms)
+        self.anew_due_ms = min(self.anew_due_ms, self.found[i].following.due_ms)
         return self.anew.add(&self.found[i], index)
 
     cdef int _finish_tables(self) except -1:

@@ -172,6 +172,25 @@ def test_cold_occurrences_come_in_their_order() -> None:
     assert harness.values() == order
 
 
+@pytest.mark.parametrize("missed", ["all", "once"])
+def test_a_record_that_waits_for_the_disk_is_not_overtaken_and_overtakes_none(missed: str) -> None:
+    """While missed instants catch up, each comes in the order of due times."""
+    harness = with_topic(2)
+    for due_ms in (90_000, 150_000, 210_000, 300_000):
+        for partition in (0, 1):
+            large = Record(b"%d" % due_ms, bytes(3_000), delay(due_ms))
+            harness.produce("t", partition, [large])
+    harness.make_cold()
+    accept(harness, missed=missed)
+    harness.clock.advance_ms(5 * MINUTE)
+    harness.deliver_all()
+    found = [int(each.header("x-due-at") or b"") - START_MS for each in harness.fetch("t", 0)]
+    ticks = [1, 2, 3, 4, 5] if missed == "all" else [1]
+    assert found == sorted([*(MINUTE * n for n in ticks), 90_000, 150_000, 210_000, 300_000])
+    assert harness.values("t", 1) == [b"90000", b"150000", b"210000", b"300000"]
+    assert harness.broker.pending_timers == 1
+
+
 @pytest.mark.parametrize("damaged", [0, 1, 2])
 def test_a_damaged_delivery_does_not_end_or_double_a_recurrence(damaged: int) -> None:
     """The record that it held is lost, and `check` says so; the instants that follow come once."""
