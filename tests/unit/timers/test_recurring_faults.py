@@ -12,6 +12,7 @@ from appliance.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE
 from tests.support.harness import offline_scenario
 from tests.support.harness.broker_harness import BrokerHarness, Stop, with_topic
 from tests.support.harness.checkpoints import crashed, rebuild, take_checkpoint
+from tests.support.harness.tables import rows_of
 from tests.support.simulator.sim_fs import CrashMode
 from tests.support.simulator.virtual_clock import START_MS
 from tests.support.values.kafka_records import Record, cancel, delay
@@ -116,6 +117,9 @@ def test_an_occurrence_is_carried_with_its_rule(
         "occurrence": delivered,
         "id": b"id",
     }
+    rows = rows_of(crashed(harness), "timers", columns=("delay_state", "cron", "zone", "missed"))
+    (row,) = [each for each in rows if each["delay_state"] == "pending" and each["cron"]]
+    assert [row[name] for name in ("cron", "zone", "missed")] == [daily, "Etc/GMT-1", "all"]
     due_ms = START_MS + delivered * MS_PER_DAY + 11 * MS_PER_HOUR
     assert harness.timer_state("t", b"id")[:2] == ("pending", due_ms)
     for count in range(1, 4):
