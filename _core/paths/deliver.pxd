@@ -41,7 +41,6 @@ cdef class DeliverPath:
     cdef Py_ssize_t _take_held(
         self, Py_ssize_t count, int64_t now_ms, Py_ssize_t limit
     ) except -1
-    cdef int _hold_aside(self) except -1
     cdef int _set_aside(self, const Timer* timer) except -1
     cdef int _note_unreadable(self, const Timer* timer, int result) except -1
     cdef Py_ssize_t _take_aside(self, Py_ssize_t count, Py_ssize_t limit) except -1

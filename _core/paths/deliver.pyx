@@ -56,6 +56,9 @@ cdef enum:
     LOOKED_AT_MAX = 1024
 
 
+cdef set _NONE = set()
+
+
 cdef class DeliverPath:
     """Delivers chunks of due timers.
 
@@ -225,7 +228,7 @@ cdef class DeliverPath:
             if not self.held_back.peek(&timer, now_ms):
                 break
             if self.held[timer.partition]:
-                self._hold_aside()    # earlier ones, set aside before the topic held any back
+                self._return_aside(_NONE)    # earlier ones, before the topic held any back
                 continue
             result = self._locate(&timer, count)
             if result == LOCATE_LATER:
@@ -241,27 +244,6 @@ cdef class DeliverPath:
                 self.held_back.drop(&timer)
                 self._note_unreadable(&timer, result)
         return count
-
-    cdef int _hold_aside(self) except -1:
-        """Hold back all timers that were set aside and whose topics hold back now."""
-        cdef DueQueue due = self.writer.projections.due
-        cdef Timer* first = self.aside.timers + self.aside.start
-        cdef Py_ssize_t i, left = 0, ready = 0, reading = 0
-        cdef Timer timer
-        for i in range(self.aside.count):
-            timer = first[i]
-            if self.held_back.holds_back(timer.partition):
-                self.held[timer.partition] -= 1
-                if due.take_kept(&timer):
-                    self.held_back.hold(&timer)
-                continue
-            ready += i < self.ready
-            reading += i < self.reading
-            first[left] = timer
-            left += 1
-        self.aside.count = left
-        self.ready, self.reading = ready, reading
-        return 0
 
     # Timers that wait for the disk: pending, but no longer in the due queue
 
@@ -294,7 +276,7 @@ cdef class DeliverPath:
         cdef int result
         for k in range(n):
             if self.held_back.holds_back(first[k].partition):
-                self._hold_aside()
+                self._return_aside(_NONE)
                 n = min(self.ready, n)
                 break
         k = 0
@@ -354,17 +336,25 @@ cdef class DeliverPath:
         return count
 
     cdef int _return_aside(self, set partitions) except -1:
-        """Put timers set aside back into the due queue: of some partitions (handles), or of all."""
+        """Put timers set aside back into the due queue: of some partitions (handles), or of all.
+
+        Those whose topics hold back now are held back instead, whatever their partition.
+        """
         cdef DueQueue due = self.writer.projections.due
         cdef Timer* first = self.aside.timers + self.aside.start
         cdef Py_ssize_t i, left = 0, ready = 0, reading = 0
         cdef Timer timer
+        cdef bint is_held
         for i in range(self.aside.count):
             timer = first[i]
-            if partitions is None or timer.partition in partitions:
+            is_held = self.held_back.holds_back(timer.partition)
+            if is_held or partitions is None or timer.partition in partitions:
                 self.held[timer.partition] -= 1
                 if due.take_kept(&timer):
-                    due.unpop(&timer, 1)
+                    if is_held:
+                        self.held_back.hold(&timer)
+                    else:
+                        due.unpop(&timer, 1)
                 continue
             ready += i < self.ready
             reading += i < self.reading
