@@ -74,7 +74,7 @@ cdef class ProducePath:
     """Handles the Produce requests of all connections.
 
     Attributes:
-        requests, batches, received_bytes, work_bytes (decompressed): totals since the start.
+        requests, batches, received_bytes, work_bytes (of what is computed): totals since the start.
         refused: number of refused batches by Kafka error code.
         delays: what became of delay requests that cannot be met.
         admit_producer: called with partition handle, producer id, sequence, and whether it was
@@ -458,9 +458,9 @@ cdef class ProducePath:
         self.message = describe_fault(fault, self.splitter)
         if fault.code >= SPLIT_TOO_MANY_DELAYED:
             o.error = MESSAGE_TOO_LARGE  # Java's producer sends it again in parts
-            return 0
-        o.error = INVALID_RECORD
-        o.fault_record = fault.record
+        else:
+            o.error = INVALID_RECORD
+            o.fault_record = fault.record
         return self.delays.refuse(partition, fault, self.message)
 
     cdef bint _prepare(

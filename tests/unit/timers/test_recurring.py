@@ -462,6 +462,7 @@ def test_schedules_count_as_work_of_a_turn(client: WireClient, invalid: str, cod
     assert part.error_code == 0
     part = client.produce("w", 0, make_batch(records, codec=codec))
     assert part.error_code == (INVALID_RECORD if invalid == "refuse" else MESSAGE_TOO_LARGE)
+    assert path.delays.refused["cron"] == (3 if invalid == "refuse" else 1)
 
 
 # Refusals

@@ -275,6 +275,7 @@ def test_a_batch_may_name_sixteen_topics(client: WireClient) -> None:
     part = client.produce("t", 0, make_batch(asked))
     assert part.error_code == ErrorCode.message_too_large, "Java's producer sends it in parts"
     assert "more than 16 different topics" in part.error_message
+    assert client.session.produce.delays.refused["reply"] == 1
     assert send(client, *asked[:16] * 2) == 0
     for number in range(16):
         assert outcomes(client, f"r{number}") == [(b"id", "unknown")] * 2

@@ -293,6 +293,7 @@ def test_a_batch_with_too_many_groups_is_refused(client: WireClient) -> None:
     part = client.produce("t", 0, make_batch(groups))
     assert part.error_code == ErrorCode.message_too_large, "Java's producer sends it in parts"
     assert "more than 16 different groups" in part.error_message
+    assert client.session.produce.delays.refused["retry"] == 1
     assert client.produce("t", 0, make_batch(groups[:16] * 2)).error_code == 0
     assert client.harness.tick(10_000) == 32
 
