@@ -72,6 +72,9 @@ HOUSEKEEPING_PARTITIONS: Final = 256
 INDEX_SETTING: Final = "index.keys"
 """Of a topic: "off" leaves it out of the key index."""
 
+HOUSEKEEPING_TIMERS: Final = 65_536
+"""Timers looked at in one turn, to count those of the seconds that come near: a millisecond."""
+
 HOUSEKEEPING_IDS: Final = 65_536
 """Remembered timer ids checked for expiry in one turn."""
 
@@ -204,7 +207,12 @@ class Broker:
 
     def _make_timer_quota(self) -> TimerQuota:
         projections = self._store.state.projections
-        quota = TimerQuota(projections, count_max=self.config.pending_timers_max)
+        config = self.config
+        quota = TimerQuota(
+            projections,
+            count_max=config.pending_timers_max,
+            second_max=config.due_per_second_max,
+        )
         quota.await_again = self.producers.await_again
         return quota
 
@@ -443,6 +451,8 @@ class Broker:
         self.early_expiry.step()
         self.retention.step()
         self._expire_state()
+        due = store.state.projections.due
+        due.advance_wheels(self.clock.wall_ms(), HOUSEKEEPING_TIMERS)
         return has_more
 
     def save_units(self) -> bool:
@@ -554,6 +564,8 @@ class Broker:
             self.key_index,
             retention=self.retention,
             expires_early=self.early_expiry.is_active,
+            timers=self.timers,
+            now_ms=self.clock.wall_ms(),
             connections=connections,
             inflight_bytes=inflight_bytes,
         )

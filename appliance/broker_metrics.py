@@ -1,6 +1,7 @@
 """Collects a broker's metrics from its parts. Layer 4."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Final
 
 from _core.paths.deliver import DeliverPath
@@ -9,6 +10,7 @@ from _core.paths.produce import ProducePath
 from appliance.config.config import Config
 from appliance.metrics import Gauges, Metrics
 from appliance.model import DiskState
+from appliance.pending_timers import PendingTimers
 from appliance.retention import Retention
 from appliance.store.keys.key_index import KeyIndex
 from appliance.store.message_store import MessageStore
@@ -29,6 +31,8 @@ def gauges(
     *,
     retention: Retention,
     expires_early: bool,
+    timers: PendingTimers,
+    now_ms: int,
     connections: int,
     inflight_bytes: int,
 ) -> Gauges:
@@ -37,6 +41,8 @@ def gauges(
     Args:
         config, store, deliver, index, retention: of the broker.
         expires_early: records expire because the disk is too full.
+        timers: the pending ones.
+        now_ms: epoch ms.
         connections: open connections of Kafka clients.
         inflight_bytes: memory of their requests and answers.
     """
@@ -44,7 +50,8 @@ def gauges(
     due, memory = projections.due, store.log.view.memory
     expiry = store.state.expiry
     disk = store.disk_space.status()
-    return Gauges(
+    levels = timers.levels(config.delay_levels)
+    values = Gauges(
         connections=connections,
         anonymous_bytes=anonymous_bytes(),
         inflight_bytes=inflight_bytes,
@@ -80,9 +87,19 @@ def gauges(
         expires_early=expires_early,
         disk_seconds_until_full=store.disk_space.seconds_until_full,
         insecure=config.allow_insecure,
-        level_next_offset={
-            level: projections.levels.of(level) for level in range(1, len(config.delay_levels) + 1)
-        },
+        level_next_offset={each.level: each.max_offset for each in levels},
+        level_lag={each.level: each.lag for each in levels if each.lag is not None},
+    )
+    return _with_deliveries(values, timers, now_ms)
+
+
+def _with_deliveries(values: Gauges, timers: PendingTimers, now_ms: int) -> Gauges:
+    backlog, next_due_ms = timers.backlog(now_ms), timers.next_due_ms()
+    return replace(
+        values,
+        dequeue_backlog=backlog.count,
+        dequeue_backlog_seconds=backlog.behind_ms / MS_PER_SECOND,
+        next_due_seconds=(next_due_ms or 0) / MS_PER_SECOND,
     )
 
 

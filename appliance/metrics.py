@@ -127,6 +127,11 @@ class Gauges:
     waiting_timers: int = 0
     unreadable_timers: int = 0
     held_timers: int = 0
+    enqueue_backlog: int = 0
+    enqueue_backlog_seconds: float = 0.0
+    dequeue_backlog: int = 0
+    dequeue_backlog_seconds: float = 0.0
+    next_due_seconds: float = 0.0
     cache_bytes: int = 0
     locked_bytes: int = 0
     log_wrote_pos: int = 0
@@ -161,7 +166,8 @@ class Gauges:
     write_amplification: float = 0.0
     insecure: bool = False
     level_next_offset: Mapping[int, int] = field(default_factory=dict)
-    """Timers in the queue of each level."""
+    """Timers that the queue of each level ever had."""
+    level_lag: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +333,27 @@ METRICS: Final = (
     MetricInfo("unreadable_timers", "gauge", "Due timers whose records the disk cannot read."),
     MetricInfo("held_timers", "gauge", "Due timers that their topics hold back."),
     MetricInfo(
+        "enqueue_backlog", "gauge", "Held records that were accepted and are not synced yet."
+    ),
+    MetricInfo(
+        "enqueue_backlog_seconds", "gauge", "How long the first byte that is not synced has waited."
+    ),
+    MetricInfo(
+        "dequeue_backlog",
+        "gauge",
+        "Timers that were due before this second and are not delivered, without held_timers.",
+    ),
+    MetricInfo(
+        "dequeue_backlog_seconds",
+        "gauge",
+        "How long the first due timer has waited, without waiting_timers and held_timers.",
+    ),
+    MetricInfo(
+        "next_due_seconds",
+        "gauge",
+        "When the next timer is due, in seconds since 1970; 0: none is pending.",
+    ),
+    MetricInfo(
         "cache_bytes",
         "gauge",
         "Memory of frames that were read and checked, also of those that only answers still hold.",
@@ -338,6 +365,7 @@ METRICS: Final = (
         "Offset of the next timer of a delay level: how many were accepted.",
         "level",
     ),
+    MetricInfo("level_lag", "gauge", "Pending timers of a delay level.", "level"),
     MetricInfo("log_wrote_pos", "gauge", "Log position up to which frames are encoded."),
     MetricInfo("log_committed_pos", "gauge", "Log position up to which frames are written."),
     MetricInfo("log_flushed_pos", "gauge", "Log position up to which frames are synced."),

@@ -20,7 +20,7 @@ from appliance.find import LIMIT_DEFAULT
 from appliance.model import TimerState, TimerStateName
 from appliance.store.message_store import MessageStore
 from appliance.system.clock import Clock
-from appliance.units import MS_PER_MINUTE
+from appliance.units import MS_PER_HOUR, MS_PER_MINUTE, MS_PER_SECOND
 
 NEXT_DUE_ENTRIES: Final = 65_536
 """Cancelled timers that are passed over to find the next that is due: a few ms."""
@@ -33,6 +33,12 @@ KEPT_MAX: Final = 10_000
 
 INTERVALS_DEFAULT: Final = 60
 
+LEVEL_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+"""RocketMQ's name of the topic that has a queue for each delay level."""
+
+SECONDS_SPAN_MS: Final = 47 * MS_PER_HOUR
+"""How far ahead timers are counted by seconds, about: 48 hours, less what passes meanwhile."""
+
 EVER_MS: Final = 1 << 62
 
 TimerPlace = tuple[int, int, int]
@@ -40,6 +46,9 @@ TimerPlace = tuple[int, int, int]
 
 ListedTimer = tuple[int, int, int, int]
 """The place of a timer, and the handle of its partition."""
+
+CancelledTimer = tuple[int, int, bytes, int, int]
+"""What a cancel frame says of a timer: accept position, index, user's id, due time and level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +119,41 @@ class TimerCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class LevelQueue:
+    """A delay level as the queue that RocketMQ has for it.
+
+    Attributes:
+        level: 1 for the first.
+        delay_ms: its delay; None if `delay.levels` no longer has it.
+        topic, queue_id: the queue.
+        max_offset: how many timers it ever had.
+        offset: how many of them are delivered or cancelled; None if that is not known.
+        lag: how many are pending; None if that is not known.
+    """
+
+    level: int
+    delay_ms: int | None
+    topic: str
+    queue_id: int
+    max_offset: int
+    offset: int | None
+    lag: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """How far a stage is behind.
+
+    Attributes:
+        count: timers that it has to do.
+        behind_ms: how long the first of them has waited.
+    """
+
+    count: int
+    behind_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class PurgedTimers:
     """What became of timers that were to be cancelled.
 
@@ -121,6 +165,22 @@ class PurgedTimers:
 
     cancelled: int
     left: int
+
+
+def forecast_from(now_ms: int, step_ms: int, span_ms: int) -> int:
+    """Return where a forecast from now on begins.
+
+    It is the second or, if it reaches beyond the seconds that are counted, the minute: so that no
+    timer needs to be looked at.
+
+    Args:
+        now_ms: epoch ms.
+        step_ms: the length of its intervals.
+        span_ms: that of all of them.
+    """
+    if step_ms % MS_PER_MINUTE == 0 and span_ms > SECONDS_SPAN_MS:
+        return now_ms - now_ms % MS_PER_MINUTE
+    return now_ms - now_ms % MS_PER_SECOND if step_ms % MS_PER_SECOND == 0 else now_ms
 
 
 class PendingTimers:
@@ -161,6 +221,11 @@ class PendingTimers:
         return None if due_ms < 0 else due_ms
 
     @property
+    def accepted_count(self) -> int:
+        """The number of timers that were ever accepted."""
+        return self._projections.timers_accepted
+
+    @property
     def delivered_count(self) -> int:
         """The number of timers that were ever delivered."""
         return self._projections.timers_delivered
@@ -168,6 +233,43 @@ class PendingTimers:
     def is_any_due(self, now_ms: int) -> bool:
         """Return whether a timer is due that is not delivered, though its record can be read."""
         return 0 <= self._projections.due.next_due <= now_ms or self._deliver.waiting > 0
+
+    def backlog(self, now_ms: int) -> Backlog:
+        """Return how far deliveries are behind.
+
+        Counted are timers that were due before the current second, without those that their topics
+        hold back. After a start those that wait for the disk alone, until all are counted.
+        """
+        due, first_ms = self._projections.due, self.next_due_ms()
+        second_ms = now_ms - now_ms % MS_PER_SECOND
+        count = due.tally(array("q", [0]), second_ms, MS_PER_SECOND)
+        waiting = self._deliver.waiting
+        count = waiting if count < 0 else max(count - due.held_count, waiting)
+        return Backlog(count, 0 if first_ms is None else max(0, now_ms - first_ms))
+
+    def levels(self, delays_ms: Sequence[int]) -> list[LevelQueue]:
+        """Return the queues of the delay levels, also of earlier ones that have had timers.
+
+        Args:
+            delays_ms: the delay of each level.
+        """
+        levels = self._projections.levels
+        found = []
+        for level in range(1, max(len(delays_ms), len(levels.all())) + 1):
+            lag = levels.pending_of(level) if levels.is_exact else None
+            end = levels.of(level)
+            found.append(
+                LevelQueue(
+                    level=level,
+                    delay_ms=delays_ms[level - 1] if level <= len(delays_ms) else None,
+                    topic=LEVEL_TOPIC,
+                    queue_id=level - 1,
+                    max_offset=end,
+                    offset=None if lag is None else max(0, end - lag),
+                    lag=lag,
+                )
+            )
+        return found
 
     # By their ids
 
@@ -234,11 +336,12 @@ class PendingTimers:
             raise DiskFullError(f"nothing was cancelled: {self._store.log.tail.full_text}")
         return self.state(topic, user_id)
 
-    def purge(self, timers: Sequence[tuple[ListedTimer, bytes]]) -> int:
+    def purge(self, timers: Sequence[tuple[ListedTimer, bytes, int]]) -> int:
         """Cancel timers that were listed, as far as they are still pending.
 
         Args:
-            timers: timers in their order, and the id of each, b"" for a timer without one.
+            timers: timers in their order; the id of each, b"" for a timer without one; and its
+                delay level, 0 for none.
 
         Returns:
             How many were cancelled: durably once the log is durable up to `Broker.wrote_pos`.
@@ -246,15 +349,16 @@ class PendingTimers:
         Raises:
             DiskFullError: the disk is full; some may be cancelled.
         """
-        pending = self._still_pending([timer for timer, _ in timers])
-        by_partition: dict[int, list[tuple[int, int, bytes]]] = {}
-        for timer, user_id in timers:
+        pending = self._still_pending([timer for timer, _, _ in timers])
+        by_partition: dict[int, list[CancelledTimer]] = {}
+        for timer, user_id, level in timers:
             if timer in pending and self._names(timer, user_id):
-                by_partition.setdefault(timer[3], []).append((timer[1], timer[2], user_id))
-        for handle, found in by_partition.items():
+                found = (timer[1], timer[2], user_id, timer[0], level)
+                by_partition.setdefault(timer[3], []).append(found)
+        for handle, cancelled in by_partition.items():
             partition = self._projections.partitions[handle]
             assert partition is not None
-            if not self._cancel.cancel_all(partition, found, self._clock.wall_ms()):
+            if not self._cancel.cancel_all(partition, cancelled, self._clock.wall_ms()):
                 raise DiskFullError(f"not all were cancelled: {self._store.log.tail.full_text}")
         return sum(map(len, by_partition.values()))
 
@@ -327,6 +431,9 @@ class PendingTimers:
     ) -> Iterator[TimerCounts | None]:
         """Count timers by intervals of their due times; yield None until all are counted.
 
+        The timers of all topics are counted as they come and go: by seconds for 48 hours, and by
+        minutes beyond. Other intervals, and those of one topic, look at each timer.
+
         Args:
             selection: which timers; its due times are not looked at.
             from_ms: where the first interval begins, epoch ms.
@@ -337,13 +444,20 @@ class PendingTimers:
             FindError: there is no such topic or partition.
         """
         counts = array("q", bytes(8 * (interval_count + 1)))
+        if selection.topic is None:
+            steps = counts[:-1]
+            before = self._projections.due.tally(steps, from_ms, step_ms)
+            if before >= 0:
+                after = self.count - before - sum(steps)
+                yield TimerCounts(from_ms, step_ms, steps.tolist(), before, after)
+                return
         due_list, reached = self._due_list(selection, (from_ms, None)), -1
         while (reached := due_list.count(counts, step_ms, reached, STEP_ENTRIES)) >= 0:
             yield None
-        *steps, after = counts
+        *scanned, after = counts
         # All others, also those that wait for the disk, which the queue does not have.
         before = max(0, self._count_of(selection) - sum(counts))
-        yield TimerCounts(from_ms, step_ms, steps, before, after)
+        yield TimerCounts(from_ms, step_ms, scanned, before, after)
 
     def _count_of(self, selection: TimerSelection) -> int:
         if selection.topic is None:

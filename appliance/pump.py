@@ -343,6 +343,7 @@ class Pump:
         if job is None or self._flushing is not None:
             return
         self._flushing = job
+        self._flushing_timers = self._broker.timers.accepted_count
         self._flush_began_ns = self._broker.clock.monotonic_ns()
         # Bytes committed from now on are younger than this.
         self._next_unflushed_since_ns = self._flush_began_ns
@@ -352,6 +353,7 @@ class Pump:
         job = self._flushing
         assert job is not None
         self._flushing = None
+        self.release.flushed_timers = self._flushing_timers
         broker = self._broker
         took_ns = broker.clock.monotonic_ns() - self._flush_began_ns
         broker.metrics.flush_seconds.observe(took_ns / 1e9)

@@ -24,6 +24,7 @@ class Release:
     Attributes:
         unflushed_since_ns: monotonic time of the oldest byte that is not flushed; None if all are.
         delivered_pos: the end of what was delivered last.
+        flushed_timers: how many timers were ever accepted and are flushed.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -33,6 +34,7 @@ class Release:
         self._awaited: list[tuple[int, asyncio.Future[None]]] = []
         self.unflushed_since_ns: int | None = None
         self.delivered_pos = 0
+        self.flushed_timers = broker.timers.accepted_count
 
     # The disk
 
@@ -43,6 +45,11 @@ class Release:
         if since_ns is None:
             return 0
         return (self._broker.clock.monotonic_ns() - since_ns) // NS_PER_MS
+
+    @property
+    def unflushed_timers(self) -> int:
+        """The number of timers that were accepted and are not flushed."""
+        return self._broker.timers.accepted_count - self.flushed_timers
 
     @property
     def is_flush_overdue(self) -> bool:

@@ -96,7 +96,11 @@ class SlaveBroker:
             frame_size_max=config.segment_size_bytes // 2,
             topic_payload=lambda _: b"",
         )
-        quota = TimerQuota(nothing, count_max=config.pending_timers_max)
+        quota = TimerQuota(
+            nothing,
+            count_max=config.pending_timers_max,
+            second_max=config.due_per_second_max,
+        )
         self._produce = make_produce_path(
             writer,
             quota,

@@ -165,14 +165,17 @@ cdef enum:
     COMPLETED_AT_ACCEPT_POS = 0     # i64
     COMPLETED_AT_INDEX = 8          # i32
     COMPLETED_AT_ID_SIZE = 12       # u8, 0 = unnamed
-    COMPLETED_AT_OP = 13            # u8, COMPLETION_*; two zero bytes follow
+    COMPLETED_AT_OP = 13            # u8, COMPLETION_*
+    COMPLETED_AT_LEVEL = 14         # u8, of the timer, if `due` is its own; a zero byte follows
     COMPLETED_AT_OCCURRENCE = 16    # u32, 0 = the first
     COMPLETED_AT_ORIGIN_TOPIC = 20  # i32, topic of the timer and its id, 0 = the frame's
-    COMPLETED_AT_NEXT_DUE = 24      # i64, due time of the next occurrence, 0 = none
+    COMPLETED_AT_DUE = 24           # i64, of the timer; before, that of its next occurrence
 
 cpdef enum:
-    COMPLETION_FINAL = 0          # the timer is no longer pending
-    COMPLETION_SET_ANEW = 1           # its next occurrence is pending
+    COMPLETION_FINAL = 0          # the timer is no longer pending; its due time is not there
+    COMPLETION_SET_ANEW = 1       # its next occurrence is pending, and `due` is that one's
+    COMPLETION_DUE_FINAL = 2      # the timer is no longer pending
+    COMPLETION_DUE_SET_ANEW = 3   # its next occurrence is pending
 
 # ConsumeQueue units, in RocketMQ's layout.
 cpdef enum:
@@ -248,4 +251,5 @@ cdef enum:
     RUN_ID_AT_INDEX = 40          # i32
     RUN_ID_AT_PARTITION = 44      # i32
     RUN_ID_AT_STATE = 48          # u8, as in the id index
-    RUN_ID_AT_HAS_OFFSET = 49     # u8, 1: the accept pos is the offset of the delivery; two zeros
+    RUN_ID_AT_HAS_OFFSET = 49     # u8, 1: the accept pos is the offset of the delivery
+    RUN_ID_AT_LEVEL = 50          # u8, delay level of a pending timer; a zero byte follows

@@ -1,7 +1,8 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
 
 from _core.bytes.layout cimport (
-    AT_KIND, AT_PHYS_OFFSET, COMPLETED_ENTRY_SIZE, FRAME_FLAG_CONTROL, FRAME_HEADER_SIZE,
+    AT_KIND, AT_PHYS_OFFSET, COMPLETED_AT_OP, COMPLETED_ENTRY_SIZE, COMPLETION_DUE_FINAL,
+    COMPLETION_DUE_SET_ANEW, COMPLETION_SET_ANEW, FRAME_FLAG_CONTROL, FRAME_HEADER_SIZE,
     KIND_ACCEPT, KIND_CANCEL, KIND_CARRIED_RECORDS, KIND_CARRY, KIND_DELIVER, KINDS_READ,
     ORIGIN_AT_ORIGINAL_POS, RUN_OFFSETS_MIN, TIMER_ENTRY_SIZE,
 )
@@ -62,6 +63,14 @@ cdef inline bint is_timer_carry(const FrameHeader* h) noexcept nogil:
 # Whether it completes timers, and may set some of them anew.
 cdef inline bint completes(const FrameHeader* h) noexcept nogil:
     return h.kind == KIND_DELIVER or h.kind == KIND_CANCEL
+
+# Whether an op of a completed entry says that the timer is set anew.
+cdef inline bint is_set_anew(int op) noexcept nogil:
+    return op == COMPLETION_SET_ANEW or op == COMPLETION_DUE_SET_ANEW
+
+# Whether a completed entry has the due time and the level of its timer: older frames do not.
+cdef inline bint has_due(const uint8_t* completed) noexcept nogil:
+    return completed[COMPLETED_AT_OP] >= COMPLETION_DUE_FINAL
 
 # How many timers it holds.
 cdef inline int32_t timers_held(const FrameHeader* h) noexcept nogil:

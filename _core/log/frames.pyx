@@ -286,9 +286,9 @@ cdef int _check_completed_table(const uint8_t* p, const FrameHeader* h) noexcept
     if need > h.tables_size or (h.held_size == 0) != (h.cancel_count == 0):
         return FRAME_BAD_TABLE
     for i in range(h.timer_count):
-        if e[COMPLETED_AT_OP] > COMPLETION_SET_ANEW:
+        if e[COMPLETED_AT_OP] > COMPLETION_DUE_SET_ANEW:
             return FRAME_NEWER_VERSION
-        anew += e[COMPLETED_AT_OP] == COMPLETION_SET_ANEW
+        anew += is_set_anew(e[COMPLETED_AT_OP])
         if load_i32(e + COMPLETED_AT_ORIGIN_TOPIC) < 0 or (
             load_u32(e + COMPLETED_AT_ORIGIN_TOPIC) and e[COMPLETED_AT_ID_SIZE]
         ):

@@ -65,15 +65,17 @@ cdef class CancelPath:
             return False
         partition = <Partition>self.writer.projections.partitions[known.partition]
         assert partition is not None and partition.topic is topic
-        return self.cancel_all(partition, [(known.position, known.record_index, user_id)], now_ms)
+        timer = (known.position, known.record_index, user_id, known.due_ms, known.level)
+        return self.cancel_all(partition, [timer], now_ms)
 
     def cancel_all(self, Partition partition not None, list timers not None, int64_t now_ms):
         """Cancel timers in one frame.
 
         Args:
             partition: that of all of them.
-            timers: (accept position, index, id) of each; b"" as the id of a timer without one.
-                REQUIRES: they are pending, in the due queue, and no two are the same.
+            timers: (accept position, index, id, due in epoch ms, level) of each; b"" as the id of
+                a timer without one. REQUIRES: they are pending, in the due queue, and no two are
+                the same.
             now_ms: epoch ms.
 
         Returns:
@@ -83,12 +85,15 @@ cdef class CancelPath:
         cdef uint8_t* entry = <uint8_t*>PyByteArray_AS_STRING(tables)
         cdef FrameHeader h
         cdef FrameBody body
-        for position, index, user_id in timers:
+        for position, index, user_id, due_ms, level in timers:
             store_u64(entry + COMPLETED_AT_ACCEPT_POS, position)
             store_u32(entry + COMPLETED_AT_INDEX, index)
             entry[COMPLETED_AT_ID_SIZE] = <uint8_t>len(user_id)
+            entry[COMPLETED_AT_OP] = COMPLETION_DUE_FINAL
+            entry[COMPLETED_AT_LEVEL] = level
+            store_u64(entry + COMPLETED_AT_DUE, due_ms)
             entry += COMPLETED_ENTRY_SIZE
-        for _, _, user_id in timers:
+        for _, _, user_id, _, _ in timers:
             tables += user_id
         tables += bytes(-len(tables) & (FRAME_ALIGNMENT - 1))
         memset(&body, 0, sizeof(body))

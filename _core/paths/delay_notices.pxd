@@ -10,6 +10,7 @@ cdef enum QuotaReason:
     QUOTA_FULL = 0            # of all
     QUOTA_ADDRESS             # of one address
     QUOTA_TOPIC               # of one topic
+    QUOTA_SECOND              # due in one second
     QUOTA_COUNT
 
 cdef class DelayNotice:

@@ -9,7 +9,7 @@ from _core.paths.reply_asks cimport ReplyAsks
 from _core.paths.retries cimport Retries
 from _core.paths.rewriter cimport Rewriter
 from _core.queue.partition cimport Topic
-from _core.state.level_offsets cimport LEVELS_MAX
+from _core.state.level_queues cimport LEVELS_MAX
 from _core.bytes.tags cimport TagSum
 
 # What `inspect` does about the names of headers.

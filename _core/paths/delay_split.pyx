@@ -47,7 +47,7 @@ from _core.paths.retries cimport Retries, retry_mark
 from _core.paths.retry_rules cimport RetryRules
 from _core.paths.rewriter cimport Rewriter
 from _core.queue.partition cimport Topic
-from _core.state.level_offsets cimport LEVELS_MAX
+from _core.state.level_queues cimport LEVELS_MAX
 from _core.bytes.tags cimport is_tags, note_tag, tag_code, tag_of_tail
 
 cdef enum:

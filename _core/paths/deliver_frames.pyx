@@ -127,6 +127,9 @@ cdef class DeliverFrames:
         store_u64(entry + COMPLETED_AT_ACCEPT_POS, self.timers[i].position)
         store_u32(entry + COMPLETED_AT_INDEX, self.timers[i].record_index)
         entry[COMPLETED_AT_ID_SIZE] = <uint8_t>due.name_size
+        entry[COMPLETED_AT_OP] = COMPLETION_DUE_FINAL
+        entry[COMPLETED_AT_LEVEL] = <uint8_t>due.level
+        store_u64(entry + COMPLETED_AT_DUE, self.timers[i].due_ms)
         store_u32(entry + COMPLETED_AT_OCCURRENCE, due.occurrence)
         if due.topic_id != topic_id:
             store_u32(entry + COMPLETED_AT_ORIGIN_TOPIC, <uint32_t>due.topic_id)
@@ -136,8 +139,7 @@ cdef class DeliverFrames:
     cdef int _set_anew(self, int32_t i, int32_t index) except -1:
         """Set a timer anew whose entry was added last; `index` is that of the entry."""
         cdef uint8_t* entry = self.tables.data + self.tables.size - COMPLETED_ENTRY_SIZE
-        entry[COMPLETED_AT_OP] = COMPLETION_SET_ANEW
-        store_u64(entry + COMPLETED_AT_NEXT_DUE, self.found[i].following.due_ms)
+        entry[COMPLETED_AT_OP] = COMPLETION_DUE_SET_ANEW
         self.anew_due_ms = min(self.anew_due_ms, self.found[i].following.due_ms)
         return self.anew.add(&self.found[i], index)
 

@@ -25,6 +25,7 @@ cdef struct Due:
     const uint8_t* rule       # of a recurring timer
     int rule_size             # 0: it does not recur
     uint32_t occurrence       # how often it was delivered before
+    int level                 # delay level, 0: none
     Following following       # once that is decided
     int attributes
     int32_t topic_id          # of the frame that holds it: the topic of the timer

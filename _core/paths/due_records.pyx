@@ -73,6 +73,7 @@ cdef bint read_held(const uint8_t* frame, const uint8_t* entry, Due* due) noexce
     due.rule_size = load_u16(entry + TIMER_AT_RULE_SIZE)
     due.rule = frame + load_u32(entry + TIMER_AT_RULE_POS)
     due.occurrence = load_u32(entry + TIMER_AT_OCCURRENCE)
+    due.level = entry[TIMER_AT_LEVEL]
     return True
 
 

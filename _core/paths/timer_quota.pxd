@@ -1,4 +1,4 @@
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from _core.bytes.batch cimport Batch
 from _core.paths.delay_notices cimport DelayNotices
@@ -10,8 +10,10 @@ from _core.timers.due_charges cimport DueCharges
 cdef class TimerQuota:
     cdef Projections projections
     cdef readonly int64_t count_max
+    cdef readonly int64_t second_max
     cdef public str address          # of the client whose requests are handled
     cdef public object await_again
+    cdef uint64_t lots
     cdef int64_t replies_waiting     # for their delivery, at most
     cdef dict accounts               # DueCharges by address
     # Returns None if the timers of a batch may become pending, or why not; then it is noted.
@@ -29,6 +31,9 @@ cdef class TimerQuota:
     cdef bint _exceeds_topic(self, Topic topic, int64_t added) except -1
     cdef int64_t _pending_of(self, Topic topic) except -1
     cdef str _check_topics(self, Partition partition, BatchSplitter s)
+    cdef str _check_seconds(self, BatchSplitter s)
+    cdef bint _is_near_limit(self, BatchSplitter s) noexcept nogil
+    cdef bint _loses(self, int64_t count, int64_t limit) noexcept nogil
     cdef str _refuse(
         self, Partition partition, const Batch* b, int reason, str message, DelayNotices delays
     )

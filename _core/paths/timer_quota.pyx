@@ -9,6 +9,11 @@ half of the limit is used, everything is admitted, whoever asks. Beyond that, on
 half of what the others leave of the limit: then everybody finds room who has none. A topic may have
 a limit of its own, which is looked at first.
 
+So many timers may be due in one second. The last quarter of that is given away by lot, so that a
+second fills ever more slowly and no client is refused for good: of the batches that come when it is
+half used up, every other one is refused. As far ahead as timers are counted by minutes alone, sixty
+times as many may be due in a minute.
+
 A reply is due at once and counts for no limit, so that a full quota never keeps anybody from a
 cancel. But replies pile up if they come faster than they are delivered: those that wait are limited
 to a part of the limit. They also pile up where their topic holds records back: there the limits
@@ -21,13 +26,15 @@ addresses; to make room for another, the half with the fewest timers is forgotte
 docs/decisions/0025 has the reasons. Layer 0: no I/O, no clock. Runs on the event loop.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
 
 from _core.bytes.batch cimport Batch
-from _core.bytes.layout cimport TIMER_AT_ID_POS, TIMER_AT_ID_SIZE, TIMER_ENTRY_SIZE
-from _core.bytes.octets cimport load_u32
+from _core.bytes.layout cimport (
+    TIMER_AT_DUE, TIMER_AT_ID_POS, TIMER_AT_ID_SIZE, TIMER_ENTRY_SIZE,
+)
+from _core.bytes.octets cimport load_i64, load_u32
 from _core.paths.delay_notices cimport (
-    QUOTA_ADDRESS, QUOTA_FULL, QUOTA_TOPIC, DelayNotices,
+    QUOTA_ADDRESS, QUOTA_FULL, QUOTA_SECOND, QUOTA_TOPIC, DelayNotices,
 )
 from _core.paths.delay_split cimport BatchSplitter
 from _core.queue.partition cimport Partition, Topic
@@ -41,6 +48,9 @@ ACCOUNTS_MAX = 1_000
 
 cdef enum:
     REPLIES_PART = 8          # one of so many parts of the limit may be replies that wait
+    LOT_PART = 4              # one of so many parts of a second is given away by lot
+    SECOND_MS = 1000
+    SECONDS_OF_MINUTE = 60
 
 
 cdef class TimerQuota:
@@ -48,20 +58,25 @@ cdef class TimerQuota:
 
     Attributes:
         count_max: maximum number of pending timers.
+        second_max: maximum number of those that are due in one second.
         address: IP address of the client whose requests are handled.
         await_again: called with partition handle, producer id and sequence of a batch of an
             idempotent producer that was refused, and is expected again; or None.
     """
 
-    def __cinit__(self, Projections projections not None, *, int64_t count_max):
+    def __cinit__(
+        self, Projections projections not None, *, int64_t count_max, int64_t second_max
+    ):
         """Charge nobody for the timers that are pending.
 
         Args:
             projections: has the pending timers.
             count_max: maximum number of them, 1 or more.
+            second_max: maximum number of those that are due in one second, 1 or more.
         """
         self.projections = projections
         self.count_max = count_max
+        self.second_max = second_max
         self.address = ""
         self.accounts = {}
 
@@ -80,6 +95,11 @@ cdef class TimerQuota:
         message = self._check_topics(partition, s)
         if message is not None:
             return self._refuse(partition, b, QUOTA_TOPIC, message, delays)
+        # No second can be nearly full before this.
+        if pending + s.timer_count > self.second_max - self.second_max // LOT_PART:
+            message = self._check_seconds(s)
+            if message is not None:
+                return self._refuse(partition, b, QUOTA_SECOND, message, delays)
         if pending + s.timer_count <= self.count_max >> 1:
             return None
         added = self._new_count(partition, s)
@@ -150,6 +170,59 @@ cdef class TimerQuota:
                     f"{added} more would exceed its delay.pending.max = {topic.pending_max}"
                 )
         return None
+
+    cdef str _check_seconds(self, BatchSplitter s):
+        """Whether too many timers would be due in one second: a message, or None."""
+        cdef DueQueue due = self.projections.due
+        cdef const uint8_t* e = s.timers.data
+        cdef int64_t due_ms, slot_ms, count, limit, added
+        cdef bint is_minute
+        cdef int32_t i
+        cdef dict slots = {}
+        if not self._is_near_limit(s):
+            return None
+        for i in range(s.timer_count):
+            due_ms = load_i64(e + TIMER_AT_DUE)
+            count = due.wheels.count_at(due_ms, &is_minute)
+            if count >= 0:
+                slot_ms = SECOND_MS * SECONDS_OF_MINUTE if is_minute else SECOND_MS
+                slot = (due_ms - due_ms % slot_ms, is_minute)
+                slots[slot] = slots.get(slot, 0) + 1
+            e += TIMER_ENTRY_SIZE
+        for (due_ms, in_minute), added in slots.items():
+            count = due.wheels.count_at(due_ms, &is_minute)
+            limit = self.second_max * (SECONDS_OF_MINUTE if in_minute else 1)
+            if count + added > limit or self._loses(count, limit):
+                return (
+                    f"{count} delayed records are due in one "
+                    f"{'minute' if in_minute else 'second'}, {added} more are refused: "
+                    f"limits.due_per_second_max = {self.second_max}"
+                )
+        return None
+
+    cdef bint _is_near_limit(self, BatchSplitter s) noexcept nogil:
+        """Whether the batch as a whole, in a slot of one of its timers, would come near the limit.
+        """
+        cdef const uint8_t* e = s.timers.data
+        cdef int64_t count, limit
+        cdef bint is_minute
+        cdef int32_t i
+        for i in range(s.timer_count):
+            count = self.projections.due.wheels.count_at(load_i64(e + TIMER_AT_DUE), &is_minute)
+            limit = self.second_max * (SECONDS_OF_MINUTE if is_minute else 1)
+            if count >= 0 and count + s.timer_count > limit - limit // LOT_PART:
+                return True
+            e += TIMER_ENTRY_SIZE
+        return False
+
+    cdef bint _loses(self, int64_t count, int64_t limit) noexcept nogil:
+        """Draw lots for a batch in the last part of a slot."""
+        cdef int64_t part = max(limit // LOT_PART, 1)
+        if count <= limit - part:
+            return False
+        # Knuth's MMIX generator; its high bits are the random ones.
+        self.lots = self.lots * 6364136223846793005ULL + 1442695040888963407ULL
+        return <int64_t>((self.lots >> 33) % <uint64_t>part) < count - (limit - part)
 
     cdef str _refuse(
         self, Partition partition, const Batch* b, int reason, str message, DelayNotices delays

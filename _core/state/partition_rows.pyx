@@ -1,10 +1,10 @@
-"""Encodes what a state snapshot has of each partition: docs/FORMAT.md, partition and kept bytes.
+"""What a state snapshot has of each partition: docs/FORMAT.md, partition and kept bytes.
 
 Layer 0: no I/O.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport uint8_t
+from libc.stdint cimport int64_t, uint8_t
 
 from _core.bytes.buffer cimport Buf, release, reserve
 from _core.bytes.octets cimport store_u32, store_u64
@@ -38,6 +38,16 @@ def partition_rows(Projections projections not None):
         return PyBytes_FromStringAndSize(<const char*>out.data, out.size)
     finally:
         release(&out)
+
+
+def kept_bytes(Projections projections not None):
+    """Return about the size of the frames of all records that can be fetched. O(partitions)."""
+    cdef Partition partition
+    cdef int64_t total = 0
+    for partition in projections.partitions:
+        if partition is not None:
+            total += partition.kept_bytes
+    return total
 
 
 def kept_rows(Projections projections not None):

@@ -10,14 +10,14 @@ from _core.timers.due_charges cimport DueCharges
 from _core.timers.memtable cimport TimerMemtable
 from _core.timers.moved_frames cimport MovedFrames
 from _core.queue.unit_blocks cimport UnitBlocks
-from _core.state.level_offsets cimport LevelOffsets
+from _core.state.level_queues cimport LevelQueues
 from _core.state.producer_capture cimport ProducerCapture
 from _core.state.visible_marks cimport VisibleMarks
 
 cdef class Projections:
     cdef readonly DueQueue due
     cdef readonly IdIndex ids
-    cdef readonly LevelOffsets levels
+    cdef readonly LevelQueues levels
     cdef readonly MovedFrames moved
     cdef readonly dict topics_by_name
     cdef Topic found                           # by the last `find_topic`
@@ -96,3 +96,5 @@ cdef class Projections:
     cdef int _apply_completed(
         self, Partition partition, const FrameHeader* h, const uint8_t* p, bint live
     ) except -1
+    cdef int _complete_queued(self, Partition partition, const uint8_t* entry, bint live) except -1
+    cdef void _complete_level(self, Partition partition, const uint8_t* entry) noexcept

@@ -3,7 +3,7 @@ from typing import Literal, Self
 from _core.queue.partition import Partition, Topic
 from _core.queue.producer_state import ProducerTable
 from _core.queue.unit_blocks import UnitBlocks
-from _core.state.level_offsets import LevelOffsets
+from _core.state.level_queues import LevelQueues
 from _core.state.producer_capture import ProducerCapture
 from _core.timers.due_queue import DueQueue
 from _core.timers.id_index import IdIndex
@@ -14,7 +14,7 @@ class Projections:
     blocks: UnitBlocks
     due: DueQueue
     ids: IdIndex
-    levels: LevelOffsets
+    levels: LevelQueues
     moved: MovedFrames
     topics_by_name: dict[bytes, Topic]
     topics_by_id: dict[int, Topic]
@@ -40,8 +40,6 @@ class Projections:
     def add_topic(self, topic: Topic, offsets: list[tuple[int, int, int]]) -> None: ...
     def remove_topic(self, topic: Topic) -> None: ...
     def note_carried(self, pos: int) -> None: ...
-    @property
-    def kept_bytes(self) -> int: ...
     @property
     def totals(self) -> tuple[int, ...]: ...
     def restore_totals(self, totals: tuple[int, ...]) -> None: ...

@@ -14,7 +14,7 @@ from libc.string cimport memcmp, memset
 
 from _core.timers.due_queue cimport DueQueue, Timer
 from _core.log.frames cimport (
-    FrameHeader, completed_names, is_run, is_timer_carry, timer_entries,
+    FrameHeader, completed_names, has_due, is_run, is_timer_carry, timer_entries,
 )
 from _core.timers.id_index cimport (
     CANCELLED, DELIVERED, PENDING, IdIndex, NamedTimer, NameSlot, partition_of,
@@ -26,12 +26,11 @@ from _core.bytes.octets cimport load_i32, load_i64, load_u32
 from _core.queue.partition cimport Partition, Topic
 from _core.queue.producer_state cimport ProducerTable, Sequenced
 from _core.queue.unit_blocks cimport UnitBlocks
-from _core.state.level_offsets cimport LevelOffsets
+from _core.state.level_queues cimport LevelQueues
 from _core.state.producer_capture cimport ProducerCapture
 from _core.state.visible_marks cimport VisibleMark, VisibleMarks
 
 _UNIT_BLOCKS_MAX_BYTES = 16 << 20  # units of about 800,000 older records that consumers read
-_STATES = {PENDING: "pending", CANCELLED: "cancelled", DELIVERED: "delivered"}
 
 
 cdef class Projections:
@@ -40,7 +39,7 @@ cdef class Projections:
     Attributes:
         due: pending timers, by due time and arrival.
         ids: user ids of timers.
-        levels: how many timers of each delay level were accepted.
+        levels: the delay levels: how many timers of each were accepted, and are pending.
         moved: where carried timers are now.
         topics_by_name, topics_by_id, topics_by_uuid: live topics; the last by the 16 bytes of the
             UUID.
@@ -70,7 +69,7 @@ cdef class Projections:
         """
         self.due = DueQueue()
         self.ids = IdIndex(id_key)
-        self.levels = LevelOffsets()
+        self.levels = LevelQueues()
         self.moved = MovedFrames()
         self.marks = VisibleMarks()
         self.producers = ProducerTable()
@@ -122,6 +121,7 @@ cdef class Projections:
         self.found = None
         for partition in topic.partitions:
             self.due.forget_partition(partition.handle)
+            self.levels.forget(partition.handle)
             self.producers.forget_partition(partition.handle)
             self.partitions[partition.handle] = None
             self.partitions_removed += 1
@@ -149,16 +149,6 @@ cdef class Projections:
         for partition in self.partitions:
             if partition is not None and partition.carried.count:
                 partition.carried.raise_places(pos)
-
-    @property
-    def kept_bytes(self):
-        """About the size of the frames of all records that can be fetched. O(partitions)."""
-        cdef Partition partition
-        cdef int64_t total = 0
-        for partition in self.partitions:
-            if partition is not None:
-                total += partition.kept_bytes
-        return total
 
     cdef int _apply_carried_records(
         self, Partition partition, const FrameHeader* h
@@ -196,8 +186,6 @@ cdef class Projections:
             self.accepted_records, self.accepted_frames, self.timers_accepted,
             self.timers_cancelled, self.timers_replaced, self.timers_delivered, self.held_bytes,
         ) = totals
-
-    # Restoring a checkpoint
 
     def set_id_key(self, bytes key not None):
         """Set the hash key that was in use when the ids were saved.
@@ -363,7 +351,8 @@ cdef class Projections:
         self._note_settled(known.position, known.record_index)
         if self.dropped and (known.position, known.record_index) in self.dropped:
             return 1  # not in the queue now, but a later start finds it there
-        self.due.cancel(known.position, known.record_index, known.partition)
+        self.due.cancel(known.position, known.record_index, known.partition, known.due_ms)
+        self.levels.complete(known.partition, known.level)
         if self.canceller is not None:
             self.canceller.credit(known.due_ms, known.recurs)
         return 1
@@ -433,10 +422,12 @@ cdef class Projections:
             named.due_ms = timer.due_ms
             named.completed_pos = 0
             named.state = PENDING
+            named.level = entry[TIMER_AT_LEVEL]
             named.recurs = entry[TIMER_AT_KIND] == DUE_RECURRING
             self.ids.put(h.topic_id, p + load_u32(entry + TIMER_AT_ID_POS), size, &named)
             self._note_id()
         self.levels.note(entry[TIMER_AT_LEVEL], load_i64(entry + TIMER_AT_LEVEL_OFFSET))
+        self.levels.push(timer.partition, entry[TIMER_AT_LEVEL])
         return self.due.push(timer)
 
     # Carried timers
@@ -518,7 +509,6 @@ cdef class Projections:
         cdef int64_t accept_pos
         cdef int32_t i, index
         cdef int size
-        cdef bint was_pending
         for i in range(h.timer_count):
             accept_pos = load_i64(entry + COMPLETED_AT_ACCEPT_POS)
             assert accept_pos < h.position or not live  # I6
@@ -526,13 +516,10 @@ cdef class Projections:
             size = entry[COMPLETED_AT_ID_SIZE]
             assert not (live and self.due.cancelled.holds(accept_pos, index))  # I6
             # Timers delivered live are already popped; cancelled ones are still in the queue.
-            if (not live or state == CANCELLED) and not self._is_gone(accept_pos, index):
-                if self.due.pending_of(partition.handle) > 0:
-                    was_pending = self.due.cancel(accept_pos, index, partition.handle)
-                    assert was_pending or not live  # I6
-                else:
-                    assert not live  # I6
-                    self.completed_twice += 1
+            if live and state == DELIVERED:
+                self._complete_level(partition, entry)
+            elif not self._is_gone(accept_pos, index):
+                self._complete_queued(partition, entry, live)
             if self.memtable is not None:
                 self.memtable.complete(accept_pos, index)
             self._note_settled(accept_pos, index)
@@ -554,6 +541,28 @@ cdef class Projections:
             self.timers_cancelled += h.timer_count
             partition.topic.timers_cancelled += h.timer_count
         return 0
+
+    cdef int _complete_queued(self, Partition partition, const uint8_t* entry, bint live) except -1:
+        """Take a timer out of the due queue that a frame has completed."""
+        cdef int64_t due_ms = load_i64(entry + COMPLETED_AT_DUE) if has_due(entry) else -1
+        cdef bint was_pending = False
+        if self.due.pending_of(partition.handle) > 0:
+            was_pending = self.due.cancel(
+                load_i64(entry + COMPLETED_AT_ACCEPT_POS), load_i32(entry + COMPLETED_AT_INDEX),
+                partition.handle, due_ms,
+            )
+            if was_pending:
+                self._complete_level(partition, entry)
+        else:
+            self.completed_twice += 1
+        assert was_pending or not live  # I6
+        return 0
+
+    cdef void _complete_level(self, Partition partition, const uint8_t* entry) noexcept:
+        if has_due(entry):
+            self.levels.complete(partition.handle, entry[COMPLETED_AT_LEVEL])
+        else:
+            self.levels.lose()
 
     cdef int _set_anew(
         self, Partition partition, const FrameHeader* h, const uint8_t* p, const uint8_t* entry
@@ -581,14 +590,10 @@ cdef class Projections:
             has expired. The state is "pending", "cancelled" or "delivered". Position and index are
             the timer id; of a delivered timer, its offset or -1, and `delivered_mark`.
         """
-        cdef NamedTimer known
         cdef Partition partition
-        if not self.ids.find(
-            topic.topic_id, <const uint8_t*><const char*>user_id, len(user_id), &known
-        ):
+        found = self.ids.named(topic.topic_id, user_id)
+        if found is None:
             return None
-        partition = <Partition>self.partitions[known.partition]
-        if partition is None:
-            return None
-        state = _STATES[known.state]
-        return state, known.due_ms, partition.index, known.position, known.record_index
+        state, due_ms, handle, position, index = found
+        partition = <Partition>self.partitions[handle]
+        return None if partition is None else (state, due_ms, partition.index, position, index)

@@ -12,11 +12,12 @@ from libc.stdlib cimport free, malloc
 
 from _core.timers.due_queue cimport DueQueue, Timer
 from _core.timers.id_index cimport (
-    DELIVERED, SHARD_BITS, STATE_BITS, IdIndex, NameKey, NameShard, NameSlot,
+    DELIVERED, SHARD_BITS, STATE_BITS, IdIndex, NameKey, NameShard, NameSlot, due_level_of,
 )
 from _core.timers.moved_frames cimport MovedFrames
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport load_i32, load_i64, load_u32, load_u64
+from _core.state.level_queues cimport LevelQueues
 from _core.state.projections cimport Projections
 
 cdef enum:
@@ -38,6 +39,7 @@ cdef class RunLoader:
     cdef DueQueue due
     cdef MovedFrames moved
     cdef IdIndex index
+    cdef LevelQueues levels
     cdef int32_t* topic_ids       # ascending
     cdef int32_t* firsts          # start of each topic's handles in `handles`, and their end
     cdef int32_t* handles
@@ -53,6 +55,7 @@ cdef class RunLoader:
         self.due = projections.due
         self.moved = projections.moved
         self.index = projections.ids
+        self.levels = projections.levels
         self.topic_ids = <int32_t*>malloc((len(topics) + 1) * sizeof(int32_t))
         self.firsts = <int32_t*>malloc((len(topics) + 1) * sizeof(int32_t))
         self.handles = <int32_t*>malloc((total + 1) * sizeof(int32_t))
@@ -114,6 +117,7 @@ cdef class RunLoader:
                     timer.position = load_i64(row + RUN_TIMER_AT_ACCEPT_POS)
                     timer.record_index = load_i32(row + RUN_TIMER_AT_INDEX)
                     self.due.push(&timer)
+                    self.levels.push(timer.partition, row[RUN_TIMER_AT_LEVEL])
                     self.timers += 1
                     body_pos = load_i64(row + RUN_TIMER_AT_BODY_POS)
                     if body_pos != timer.position:
@@ -140,7 +144,7 @@ cdef class RunLoader:
         slot.hash_low = key.hash_low
         slot.topic_id = key.topic_id
         slot.position = load_i64(row + RUN_ID_AT_ACCEPT_POS)
-        slot.due_ms = load_i64(row + RUN_ID_AT_DUE)
+        slot.due_level = due_level_of(load_i64(row + RUN_ID_AT_DUE), row[RUN_ID_AT_LEVEL])
         slot.completed_pos = load_i64(row + RUN_ID_AT_COMPLETED_POS)
         slot.record_index = load_i32(row + RUN_ID_AT_INDEX)
         slot.partition_state = <uint32_t>handle << STATE_BITS | row[RUN_ID_AT_STATE]

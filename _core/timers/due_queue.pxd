@@ -1,12 +1,14 @@
 from libc.stdint cimport int32_t, int64_t
 
 from _core.timers.due_tree cimport DueTree
+from _core.timers.due_wheels cimport DueWheels
 from _core.timers.timer_list cimport Timer
 from _core.timers.cancelled_timers cimport CancelledTimers
 
 cdef class DueQueue:
     cdef readonly int64_t pending
     cdef DueTree tree
+    cdef readonly DueWheels wheels
     cdef CancelledTimers cancelled
     cdef int64_t* partition_pending
     cdef int64_t partition_capacity
@@ -24,9 +26,10 @@ cdef class DueQueue:
     cdef bint keep(self, const Timer* timer) except -1 nogil
     # Makes a kept timer a popped one again; False if it has been cancelled.
     cdef bint take_kept(self, const Timer* timer) noexcept nogil
-    # Cancels a pending timer. Returns 1, or 0 if it was cancelled already.
+    # Cancels a pending timer. Returns 1, or 0 if it was cancelled already. due_ms: -1 if it is not
+    # known; then the wheels lose count, and the timers are walked.
     cdef int cancel(
-        self, int64_t position, int32_t record_index, int32_t partition
+        self, int64_t position, int32_t record_index, int32_t partition, int64_t due_ms
     ) except -1 nogil
     # Cancels all timers of a partition. Timers pushed for it later are dropped.
     cdef int forget_partition(self, int32_t partition) except -1 nogil
@@ -38,8 +41,8 @@ cdef class DueQueue:
     # idle broker may do more. Returns whether work is left.
     cdef bint sweep(self, int64_t budget) noexcept nogil
     cdef int _ensure_counter(self, int32_t partition) except -1 nogil
-    cdef void _count_pushed(self, int32_t partition) noexcept nogil
-    cdef void _count_popped(self, int32_t partition) noexcept nogil
+    cdef void _count_pushed(self, const Timer* timer) noexcept nogil
+    cdef void _count_popped(self, const Timer* timer) noexcept nogil
     cdef int _choose(self, int64_t now_ms, Timer* bound) noexcept nogil
     cdef Py_ssize_t _drain_heap(
         self, int64_t now_ms, const Timer* bound, Timer* out, Py_ssize_t limit

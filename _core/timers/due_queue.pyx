@@ -1,7 +1,8 @@
 """The due queue: all pending timers, ordered by due time.
 
     push --> DueTree --> pop_due
-                            '-- skip CancelledTimers
+      |         |           |-- skip CancelledTimers
+      '----> DueWheels <----'
 
 Guarantees:
 
@@ -28,6 +29,7 @@ from libc.string cimport memset
 
 from _core.bytes.debug cimport SELF_CHECKS
 from _core.timers.due_tree cimport DueTree
+from _core.timers.due_wheels cimport DueWheels
 from _core.timers.held_timers cimport HeldTimers
 from _core.timers.timer_heap cimport TimerHeap, heap_drop_first
 from _core.timers.timer_list cimport Timer, TimerList, is_before, list_drop_first, list_first
@@ -58,11 +60,13 @@ cdef class DueQueue:
 
     Attributes:
         pending: number of pending timers.
+        wheels: how many of them are due when.
     """
 
     def __cinit__(self):
         self.cancelled = CancelledTimers()
         self.tree = DueTree(self.cancelled)
+        self.wheels = DueWheels(self.tree)
         self.held = {}
 
     def __dealloc__(self):
@@ -87,14 +91,16 @@ cdef class DueQueue:
             self.partition_capacity = capacity
         return 0
 
-    cdef void _count_pushed(self, int32_t partition) noexcept nogil:
+    cdef void _count_pushed(self, const Timer* timer) noexcept nogil:
         """REQUIRES: _ensure_counter"""
-        self.partition_pending[partition] += 1
+        self.partition_pending[timer.partition] += 1
         self.pending += 1
+        self.wheels.add(timer)
 
-    cdef void _count_popped(self, int32_t partition) noexcept nogil:
-        self.partition_pending[partition] -= 1
+    cdef void _count_popped(self, const Timer* timer) noexcept nogil:
+        self.partition_pending[timer.partition] -= 1
         self.pending -= 1
+        self.wheels.take(timer)
 
     # Push
 
@@ -104,7 +110,7 @@ cdef class DueQueue:
             return 0
         self._ensure_counter(timer.partition)
         self.tree.push(timer)
-        self._count_pushed(timer.partition)
+        self._count_pushed(timer)
         if self.is_sweeping:
             self.sweep(SWEEP_CALL_CREDIT)
         return 0
@@ -143,6 +149,7 @@ cdef class DueQueue:
             assert self.partition_pending[i] >= 0
             total += self.partition_pending[i]
         assert total == self.pending
+        assert self.wheels.is_lost or self.wheels.minutes.total <= total
         for i in range(1, min(heap.count, CHECKED_MAX)):
             assert not is_before(&heap.timers[i], &heap.timers[(i - 1) >> 2])
         for i in range(count):
@@ -187,7 +194,7 @@ cdef class DueQueue:
             heap_drop_first(&self.tree.pool, &self.tree.heap)
             if self.cancelled.claim(timer.position, timer.record_index, timer.partition):
                 continue
-            self._count_popped(timer.partition)
+            self._count_popped(&timer)
             out[count] = timer
             count += 1
         return count
@@ -205,7 +212,7 @@ cdef class DueQueue:
             list_drop_first(&self.tree.pool, run)
             if self.cancelled.claim(timer.position, timer.record_index, timer.partition):
                 continue
-            self._count_popped(timer.partition)
+            self._count_popped(&timer)
             out[count] = timer
             count += 1
         return count
@@ -216,19 +223,20 @@ cdef class DueQueue:
         self.tree.put_back(timers, count)
         for i in range(count):
             if not self.cancelled.is_forgotten(timers[i].partition):
-                self._count_pushed(timers[i].partition)
+                self._count_pushed(&timers[i])
         return 0
 
     cdef bint keep(self, const Timer* timer) except -1 nogil:
         if self.cancelled.is_forgotten(timer.partition):
             return False
-        self._count_pushed(timer.partition)
+        self._count_pushed(timer)
+        self.wheels.note_kept(timer)
         return True
 
     cdef bint take_kept(self, const Timer* timer) noexcept nogil:
         if self.cancelled.claim(timer.position, timer.record_index, timer.partition):
             return False
-        self._count_popped(timer.partition)
+        self._count_popped(timer)
         return True
 
     cdef int64_t next_due_ms(self) noexcept nogil:
@@ -238,13 +246,16 @@ cdef class DueQueue:
     # Cancel
 
     cdef int cancel(
-        self, int64_t position, int32_t record_index, int32_t partition
+        self, int64_t position, int32_t record_index, int32_t partition, int64_t due_ms
     ) except -1 nogil:
+        cdef Timer timer = Timer(due_ms, position, record_index, partition)
         assert 0 <= partition < self.partition_capacity
         assert self.partition_pending[partition] > 0    # the caller ensures that it is pending
         if not self.cancelled.cancel(position, record_index):
             return 0
-        self._count_popped(partition)
+        if due_ms < 0:
+            self.wheels.lose()
+        self._count_popped(&timer)
         self._consider_sweep()
         return 1
 
@@ -256,6 +267,7 @@ cdef class DueQueue:
         if count:
             self.partition_pending[partition] = 0
             self.pending -= count
+            self.wheels.lose()
         self._consider_sweep()
         return 0
 
@@ -280,6 +292,45 @@ cdef class DueQueue:
             self.sweep_credit -= max(examined, 1)
         return self.is_sweeping
 
+    # How many are due when
+
+    def advance_wheels(self, int64_t now_ms, int64_t budget):
+        """Extend what is counted by seconds, and count again what got lost.
+
+        Args:
+            now_ms: epoch ms.
+            budget: timers to look at, about.
+
+        Returns:
+            Whether there is more to do.
+        """
+        cdef bint has_more
+        with nogil:
+            has_more = self.wheels.advance(now_ms, budget)
+        return has_more
+
+    def tally(self, int64_t[::1] counts not None, int64_t begin_ms, int64_t step_ms):
+        """Count timers by intervals of due time, without looking at them.
+
+        Args:
+            counts: one for each interval, to which this call adds.
+            begin_ms: where the first interval begins, epoch ms, 0 or later.
+            step_ms: length of an interval, from 1 on.
+
+        Returns:
+            How many timers are due before the first interval; -1 if the wheels do not know: the
+            intervals are not of whole seconds or minutes, they are of seconds and reach beyond 48
+            hours, or what was lost is not counted yet. Then `counts` is as it was.
+        """
+        cdef int64_t before
+        if step_ms < 1 or begin_ms < 0 or not counts.shape[0]:
+            raise ValueError("there is no interval")
+        with nogil:
+            before = self.wheels.tally(
+                self.pending, begin_ms, step_ms, &counts[0], counts.shape[0]
+            )
+        return before
+
     # For metrics and the admin API
 
     @property
@@ -302,9 +353,11 @@ cdef class DueQueue:
 
     @property
     def memory_bytes(self):
-        """Memory of the timers and of the ids of cancelled ones, bytes."""
+        """Memory of the timers, of their counts, and of the ids of cancelled ones, bytes."""
         return (
             self.tree.pool.allocated_bytes
+            + self.wheels.minutes.allocated_bytes
+            + self.wheels.seconds.allocated_bytes
             + self.cancelled.allocated_bytes
             + self.partition_capacity * <int64_t>sizeof(int64_t)
             + sum([(<HeldTimers>held).pool.allocated_bytes for held in self.held.values()])

@@ -8,6 +8,8 @@ cdef enum:
     NODE_SLOTS = 64
     TREE_LEVELS = 8             # 6 bits of the due time each
 
+cdef int64_t DUE_MS_END         # all due times are before it: the year 10889
+
 cdef struct Node:
     uint64_t occupied           # slots that are not empty
     uint64_t branches           # slots that hold a node, whose address is in slot.head
@@ -46,6 +48,8 @@ cdef class DueTree:
     cdef TimerList* leaf_from(self, int64_t from_due_ms) noexcept nogil
     cdef int64_t leaf_begin(self) noexcept nogil
     cdef int64_t leaf_end(self) noexcept nogil
+    # Whether its timers are all due in one ms, and in order of arrival.
+    cdef bint is_leaf_ordered(self) noexcept nogil
     cdef bint is_cancelled(self, const Timer* timer) noexcept nogil
     cdef void begin_sweep(self) noexcept nogil
     # One step; returns the number of entries examined, -1 at the end of the sweep.

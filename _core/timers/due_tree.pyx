@@ -56,7 +56,7 @@ cdef enum:
     HEAP_LEAF_COUNT = 48       # up to this size a heap is cheaper than nodes that are used once
     FREE_NODES_MAX = 16        # more than the nodes of one path, which are freed together
 
-cdef int64_t DUE_MS_END = 1LL << (SLOT_BITS * TREE_LEVELS)    # the year 10889
+DUE_MS_END = 1LL << (SLOT_BITS * TREE_LEVELS)
 
 assert NODE_SLOTS == 1 << SLOT_BITS
 assert sizeof(Timer) == 24
@@ -163,6 +163,10 @@ cdef class DueTree:
 
     cdef int64_t leaf_end(self) noexcept nogil:
         return self.leaf_begin() + (1LL << (SLOT_BITS * self.path_end))
+
+    cdef bint is_leaf_ordered(self) noexcept nogil:
+        cdef int slot = self.path_slots[0]
+        return self.path_end == 0 and not self.path[0].unsorted >> slot & 1
 
     cdef void _remove_leaf(self) noexcept nogil:
         """Remove the leaf on the path, and the nodes that become empty. REQUIRES: it is empty."""

@@ -10,6 +10,7 @@ cdef enum:
     SHARD_BITS = 10
     NAME_SHARDS = 1 << SHARD_BITS
     STATE_BITS = 2            # low bits of NameSlot.partition_state
+    LEVEL_BITS = 8            # high bits of NameSlot.due_level
 
 cdef struct NamedTimer:
     int64_t position          # of its accept frame; once delivered, the offset; -1: unknown
@@ -18,6 +19,7 @@ cdef struct NamedTimer:
     int64_t due_ms
     int64_t completed_pos     # log position after the frame that completed it; 0 while pending
     int32_t state
+    int32_t level             # delay level, 0: none; of a pending timer only
     bint recurs               # as far as is known: not of one that a start found in a run
 
 # Tells the timers of an id apart once they are delivered, 0 to 2^31 - 1.
@@ -28,7 +30,7 @@ cdef struct NameSlot:         # 48 bytes
     uint32_t hash_low
     int32_t topic_id
     int64_t position          # as in NamedTimer
-    int64_t due_ms
+    int64_t due_level         # due_ms, and the delay level in the highest 8 bits
     int64_t completed_pos
     int32_t record_index
     uint32_t partition_state  # recurs << 31 | partition << 2 | state; 0 if the slot is free
@@ -36,6 +38,18 @@ cdef struct NameSlot:         # 48 bytes
 # The in-process handle of the partition of a slot.
 cdef inline int32_t partition_of(const NameSlot* slot) noexcept nogil:
     return <int32_t>((slot.partition_state & 0x7FFFFFFF) >> STATE_BITS)
+
+cdef inline int64_t due_ms_of(const NameSlot* slot) noexcept nogil:
+    return <int64_t>(<uint64_t>slot.due_level << LEVEL_BITS) >> LEVEL_BITS
+
+cdef inline int level_of(const NameSlot* slot) noexcept nogil:
+    return <int>(<uint64_t>slot.due_level >> (64 - LEVEL_BITS))
+
+# A due time has 56 bits, in which it may be negative: of a record that was delivered at once.
+cdef inline int64_t due_level_of(int64_t due_ms, int level) noexcept nogil:
+    cdef int64_t end = <int64_t>1 << (63 - LEVEL_BITS)
+    cdef uint64_t due = <uint64_t>max(min(due_ms, end - 1), -end)
+    return <int64_t>(<uint64_t>level << (64 - LEVEL_BITS) | due << LEVEL_BITS >> LEVEL_BITS)
 
 cdef struct NameShard:
     NameSlot* slots

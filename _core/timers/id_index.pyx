@@ -41,6 +41,8 @@ cdef enum:
 
 assert sizeof(NameSlot) == 48
 
+_STATES = {PENDING: "pending", CANCELLED: "cancelled", DELIVERED: "delivered"}
+
 
 cpdef int32_t delivered_mark(int64_t accept_pos, int32_t index) noexcept nogil:
     """Return what is kept of a timer id beside the offset of its delivery.
@@ -284,7 +286,8 @@ cdef class IdIndex:
         out.position = slot.position
         out.record_index = slot.record_index
         out.partition = partition_of(slot)
-        out.due_ms = slot.due_ms
+        out.due_ms = due_ms_of(slot)
+        out.level = level_of(slot)
         out.completed_pos = slot.completed_pos
         out.state = slot.partition_state & ((1 << STATE_BITS) - 1)
         out.recurs = slot.partition_state >> 31
@@ -315,7 +318,7 @@ cdef class IdIndex:
         slot.hash_low = key.hash_low
         slot.topic_id = topic_id
         slot.position = timer.position
-        slot.due_ms = timer.due_ms
+        slot.due_level = due_level_of(timer.due_ms, timer.level)
         slot.completed_pos = timer.completed_pos
         slot.record_index = timer.record_index
         slot.partition_state = (
@@ -368,6 +371,25 @@ cdef class IdIndex:
             self.forgotten_bytes = size
         self.forgotten[topic_id >> 3] |= 1 << (topic_id & 7)
         return 0
+
+    def named(self, int32_t topic_id, bytes user_id not None):
+        """Look up the timer that an id names.
+
+        Args:
+            topic_id: topic of the id.
+            user_id: 1 to 255 bytes.
+
+        Returns:
+            (state, due in epoch ms, partition handle, position, index), or None if the id is
+            unknown or has expired: as `Projections.named_timer`, but for the handle.
+        """
+        cdef NamedTimer known
+        if not self.find(topic_id, <const uint8_t*><const char*>user_id, len(user_id), &known):
+            return None
+        return (
+            _STATES[known.state], known.due_ms, known.partition, known.position,
+            known.record_index,
+        )
 
     def current_rows(self, bytes rows not None):
         """Return the rows of an id run that say what the index says now, of completed timers only.

@@ -20,7 +20,7 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 from _core.timers.due_queue cimport Timer
-from _core.timers.id_index cimport DELIVERED, STATE_BITS, NameSlot
+from _core.timers.id_index cimport DELIVERED, STATE_BITS, NameSlot, due_ms_of, level_of
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport load_i32, load_i64, store_u32, store_u64
 from _core.timers.run_rows cimport RowKey, is_key_before, is_key_equal
@@ -357,12 +357,13 @@ cdef class TimerMemtable:
             store_u32(out + used + RUN_ID_AT_HASH_LOW, slot.hash_low)
             store_u32(out + used + RUN_ID_AT_TOPIC_ID, slot.topic_id)
             store_u64(out + used + RUN_ID_AT_ACCEPT_POS, max(slot.position, 0))
-            store_u64(out + used + RUN_ID_AT_DUE, slot.due_ms)
+            store_u64(out + used + RUN_ID_AT_DUE, due_ms_of(slot))
             store_u64(out + used + RUN_ID_AT_COMPLETED_POS, slot.completed_pos)
             store_u32(out + used + RUN_ID_AT_INDEX, slot.record_index)
             store_u32(out + used + RUN_ID_AT_PARTITION, slot.partition_state >> STATE_BITS)
             state = slot.partition_state & ((1 << STATE_BITS) - 1)
             out[used + RUN_ID_AT_STATE] = <uint8_t>state
+            out[used + RUN_ID_AT_LEVEL] = <uint8_t>level_of(slot)
             out[used + RUN_ID_AT_HAS_OFFSET] = state == DELIVERED and slot.position >= 0
             used += RUN_ID_SIZE
         return used

@@ -110,6 +110,7 @@ class Api:
             web.get("/api/v1/groups/{group:[^/]*}", self._when_ready(self._get_group)),
             web.get("/api/v1/timers", self._when_ready(self._list_timers)),
             web.get("/api/v1/timers/counts", self._when_ready(self._count_timers)),
+            web.get("/api/v1/timers/levels", self._when_ready(self._get_levels)),
             web.post(
                 "/api/v1/timers/purge",
                 self._when_ready(with_body(_purge_wanted, self._purge_timers)),
@@ -271,6 +272,9 @@ class Api:
         except FindError as error:
             return error_answer(FIND_STATUS[error.reason], error.message)
         return answer_with(found)
+
+    async def _get_levels(self, _request: web.Request) -> web.Response:
+        return answer_with({"levels": self._status.levels()})
 
     # Records
 

@@ -50,6 +50,7 @@ from appliance.model import (
     TopicSummary,
 )
 from appliance.pending_timers import (
+    LevelQueue,
     PurgedTimers,
     TimerCountRequest,
     TimerCounts,
@@ -212,6 +213,13 @@ class LiveStatus:
             broker.gauges(connections, held + admin_held_bytes),
             admin_connections=admin_connections,
         )
+        if frontend is not None:
+            release = frontend.pump.release
+            gauges = replace(
+                gauges,
+                enqueue_backlog=release.unflushed_timers,
+                enqueue_backlog_seconds=release.unflushed_ms / MS_PER_SECOND,
+            )
         if self._pair is not None:
             pair = self._pair.status()
             gauges = replace(
@@ -423,6 +431,10 @@ class LiveStatus:
 
     async def purge_timers(self, selection: TimerSelection) -> PurgedTimers:
         return await self._listing.purge_timers(self._serving.pump, selection)
+
+    def levels(self) -> list[LevelQueue]:
+        self._serving.pump.release.check()
+        return self._broker.timers.levels(self._broker.config.delay_levels)
 
     async def count_timers(self, request: TimerCountRequest) -> TimerCounts:
         return await self._listing.count_timers(self._serving.pump, request)

@@ -101,16 +101,29 @@ _COUNTS_PATH: Final[dict[str, Any]] = {
         "parameters": [
             in_query("topic", "only this topic"),
             in_query("partition", "only this partition of the topic", COUNT),
-            in_query("from", "where the first interval begins; now if left out", INSTANT),
+            in_query("from", "where the first interval begins; this second if left out", INSTANT),
             in_query("step_ms", "length of an interval, 60,000 if left out", COUNT),
             in_query("count", "intervals, 60 if left out, 10,000 at most", COUNT),
         ],
         "summary": "how many delayed records are due when",
-        "description": "All are counted, whatever their number, a millisecond of work at a time.",
+        "description": "Intervals of all topics cost nothing: by whole seconds for the next 48 "
+        "hours, and by whole minutes. For others each timer is counted, a millisecond of work at a "
+        "time.",
         "responses": {
             "200": json_of("exact but for what changes meanwhile", ref("TimerCounts")),
             "400": error("the query is something else"),
             "404": error("there is no such topic or partition"),
+            "503": NOT_READY,
+        },
+    },
+}
+
+_LEVELS_PATH: Final[dict[str, Any]] = {
+    "get": {
+        "operationId": "getLevels",
+        "summary": "the delay levels, as the queues that RocketMQ has for them",
+        "responses": {
+            "200": json_of("in order; also levels that are no longer configured", ref("Levels")),
             "503": NOT_READY,
         },
     },
@@ -174,6 +187,19 @@ TIMER_SCHEMAS: Final[dict[str, Any]] = {
         timers=list_of(ref("FoundItem")),
         next={**MAYBE_TEXT, "description": "the next `after`; null if nothing is left"},
     ),
+    "Levels": object_of(
+        levels=list_of(
+            object_of(
+                level={**COUNT, "description": "1 for the first"},
+                delay_ms={**MAYBE_COUNT, "description": "null: `delay.levels` does not have it"},
+                topic=TEXT,
+                queue_id=COUNT,
+                max_offset={**COUNT, "description": "records that it ever had"},
+                offset={**MAYBE_COUNT, "description": "those delivered or cancelled"},
+                lag={**MAYBE_COUNT, "description": "those pending; null if that is not known"},
+            )
+        ),
+    ),
     "PurgedTimers": object_of(
         cancelled=COUNT,
         left={**COUNT, "description": "delivered meanwhile, being delivered, or not readable"},
@@ -190,6 +216,7 @@ TIMER_SCHEMAS: Final[dict[str, Any]] = {
 TIMER_PATHS: Final[dict[str, Any]] = {
     "/api/v1/timers": _LIST_PATH,
     "/api/v1/timers/counts": _COUNTS_PATH,
+    "/api/v1/timers/levels": _LEVELS_PATH,
     "/api/v1/timers/purge": _PURGE_PATH,
     "/api/v1/topics/{topic}/timers/{id}": _TIMER_PATH,
     "/api/v1/topics/{topic}/timers/{id}/reschedule": _RESCHEDULE_PATH,

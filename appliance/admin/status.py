@@ -26,6 +26,7 @@ from appliance.model import (
     TopicSummary,
 )
 from appliance.pending_timers import (
+    LevelQueue,
     PurgedTimers,
     TimerCountRequest,
     TimerCounts,
@@ -415,6 +416,9 @@ class StatusSource(Protocol):
         Raises:
             FindError: what the request names does not exist.
         """
+
+    def levels(self) -> list[LevelQueue]:
+        """Return the queues of the delay levels."""
 
     async def find(self, request: FindRequest) -> str:
         """Return the next records and timers that a request finds, as JSON.

@@ -24,6 +24,7 @@ from appliance.pending_timers import (
     TimerListRequest,
     TimerPlace,
     TimerSelection,
+    forecast_from,
 )
 from appliance.pump import Pump
 from appliance.timer_reader import TimerReader
@@ -174,7 +175,11 @@ class TimerListing:
             pump.release.check()
             items = await self._read(pump, timers, has_values=False)
             read = list(zip(timers, items, strict=False))
-            whole = [(timer, item.get("id", b"")) for timer, item in read if "problem" not in item]
+            whole = [
+                (timer, item.get("id", b""), item.get("level", 0))
+                for timer, item in read
+                if "problem" not in item
+            ]
             pump.release.check()
             done = self._broker.timers.purge(whole)
             cancelled += done
@@ -223,7 +228,10 @@ class TimerListing:
         Raises:
             FindError, NotReadyError: as `list_timers`.
         """
-        from_ms = self._broker.clock.wall_ms() if request.from_at is None else request.from_at
+        from_ms = request.from_at
+        if from_ms is None:
+            span_ms = request.step_ms * request.interval_count
+            from_ms = forecast_from(self._broker.clock.wall_ms(), request.step_ms, span_ms)
         async with self._turn:
             steps = self._broker.timers.steps_of_count(
                 request.selection, from_ms, request.step_ms, request.interval_count

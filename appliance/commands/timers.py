@@ -30,7 +30,7 @@ from appliance.commands.output import (
 )
 from appliance.errors import ConfigError
 from appliance.system.clock import SystemClock
-from appliance.units import counted, parse_duration_ms
+from appliance.units import counted, format_duration_ms, parse_duration_ms
 
 EXIT_UNKNOWN: Final = 1
 EXIT_UNCHANGED: Final = 1
@@ -54,6 +54,7 @@ Examples:
   latermq timers list orders --to 1h                 what is due within an hour
   latermq timers list --values --json | jq .key
   latermq timers forecast orders --step 1m --intervals 30
+  latermq timers levels                              x-delay-level, as queues
   latermq timers show orders order-17
   latermq timers cancel orders order-17
   latermq timers reschedule orders order-18 --to 2h
@@ -193,6 +194,29 @@ def _bars(found: Any) -> "list[tuple[object, ...]]":
         rows.append((begin, count, "#" * -(-count * BAR_WIDTH // most) if count else ""))
     rows.append(("later", found["after"], ""))
     return rows
+
+
+@app.command("levels")
+def show_levels(admin: Admin = DEFAULT_ADMIN, json: Json = False) -> None:
+    """Show the delay levels as the queues that RocketMQ has for them, with offsets and lag."""
+    found = admin_client.get(admin, "timers", "levels")
+    if json:
+        print_json(found)
+        return
+    rows = [
+        (
+            each["level"],
+            "-" if each["delay_ms"] is None else format_duration_ms(each["delay_ms"]),
+            f"{each['topic']}/{each['queue_id']}",
+            *(_known(each[name]) for name in ("offset", "max_offset", "lag")),
+        )
+        for each in found["levels"]
+    ]
+    print_table(("LEVEL", "DELAY", "QUEUE", "OFFSET", "MAX OFFSET", "LAG"), rows, empty="")
+
+
+def _known(number: int | None) -> object:
+    return "?" if number is None else number
 
 
 @app.command("show")

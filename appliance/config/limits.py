@@ -82,6 +82,15 @@ class LimitSettings:
         "further ones again.",
         unit="records",
     )
+    due_per_second_max: int = number(
+        10_000_000,
+        "limits.due_per_second_max",
+        (1, 1_000_000_000),
+        "Records of all topics that are due in one second of the next 48 hours; beyond, sixty "
+        "times as many in a minute. The last quarter fills ever more slowly: clients send more and "
+        "more of their batches again.",
+        unit="records",
+    )
     header_size_max_bytes: int = number(
         64 * MIB,
         "limits.header_size_max_bytes",

@@ -15,6 +15,8 @@ from _core.bytes.layout import (
     BATCH_HEADER_SIZE,
     CANCEL_ENTRY_SIZE,
     COMPLETED_ENTRY_SIZE,
+    COMPLETION_DUE_FINAL,
+    COMPLETION_DUE_SET_ANEW,
     COMPLETION_SET_ANEW,
     FRAME_FLAG_CONTROL,
     FRAME_FLAG_MIXED_TAGS,
@@ -73,7 +75,7 @@ _TIMER: Final = struct.Struct(">qiBBBxqqIIIIiiIH2x")
 _RULE: Final = struct.Struct(">BBBxq")
 _MISSED: Final = {1: "once", 2: "all", 3: "none"}
 _CANCEL: Final = struct.Struct(">iBBxxqIxxxx")
-_COMPLETED: Final = struct.Struct(">qiBBxxIiq")
+_COMPLETED: Final = struct.Struct(">qiBBBxIiq")
 _CARRIED_ORIGIN: Final = struct.Struct(">qq")
 _CANCELLATIONS: Final = {1: "cancel", 2: "delivered"}
 
@@ -268,21 +270,31 @@ class Frame:
             found.append(item)
         return found
 
+    def _next_due_times(self) -> list[int]:
+        """Return the due times of the timers that a deliver or cancel frame sets anew."""
+        start, size = self._timers_start(), self.timers_held * TIMER_ENTRY_SIZE
+        return [timer[5] for timer in _TIMER.iter_unpack(self.data[start : start + size])]
+
     def completed(self) -> list[Item]:
         """Return the completed table of a deliver or cancel frame."""
         if self.kind not in (KIND_DELIVER, KIND_CANCEL):
             return []
         count = self.header["timer_count"]
         id_pos = self._timers_start() + self.timers_held * TIMER_ENTRY_SIZE
+        following = iter(self._next_due_times())
         found = []
         for n in range(count):
             at = FRAME_HEADER_SIZE + n * COMPLETED_ENTRY_SIZE
-            accept_pos, index, id_size, op, occurrence, _, next_due = _COMPLETED.unpack_from(
+            accept_pos, index, id_size, op, level, occurrence, _, due = _COMPLETED.unpack_from(
                 self.data, at
             )
             item: Item = {"accept_position": accept_pos, "index": index}
-            if op == COMPLETION_SET_ANEW:
-                item |= {"occurrence": occurrence, "next_due": next_due}
+            if op >= COMPLETION_DUE_FINAL:
+                item["due"] = due
+                if level:
+                    item["level"] = level
+            if op in (COMPLETION_SET_ANEW, COMPLETION_DUE_SET_ANEW):
+                item |= {"occurrence": occurrence, "next_due": next(following)}
             if id_size:
                 item["id"] = bytes(self.data[id_pos : id_pos + id_size])
             id_pos += id_size

@@ -27,6 +27,7 @@ from _core.log.frames import read_header
 from _core.log.view import Block
 from _core.paths.carry import CarryPath
 from _core.queue.partition import Partition
+from _core.state.partition_rows import kept_bytes
 from _core.state.writer import LogWriter
 from appliance.errors import StorageError
 from appliance.store.head.carrier import CarryJob
@@ -160,7 +161,7 @@ class RecordCarrier:
 
     def kept_bytes(self) -> int:
         """About the bytes of all records that partitions keep. O(partitions), reads nothing."""
-        return self._state.projections.kept_bytes
+        return kept_bytes(self._state.projections)
 
     def begin(self, cut: int) -> None:
         """Begin a pass.

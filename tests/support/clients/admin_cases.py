@@ -245,6 +245,8 @@ CASES: Final = (
     Case("GET", TIMERS + f"/counts?topic={ESCAPED}&partition=0&from=1&step_ms=1&count=10000", 200),
     Case("GET", TIMERS + "/counts?topic=nowhere", 404),
     Case("GET", TIMERS + "/counts", 503, starting),
+    Case("GET", TIMERS + "/levels", 200),
+    Case("GET", TIMERS + "/levels", 503, starting),
     *(
         Case("GET", TIMERS + query, 400)
         for query in (

@@ -45,6 +45,7 @@ from appliance.model import (
     TopicSummary,
 )
 from appliance.pending_timers import (
+    LevelQueue,
     PurgedTimers,
     TimerCountRequest,
     TimerCounts,
@@ -207,6 +208,9 @@ class Status:
     async def count_timers(self, request: TimerCountRequest) -> TimerCounts:
         self._check_topic(request.selection.topic)
         return TimerCounts(request.from_at or 0, request.step_ms, [1, 2], 3, 4)
+
+    def levels(self) -> list[LevelQueue]:
+        return [LevelQueue(1, 1_000, "SCHEDULE_TOPIC_XXXX", 0, 5, 3, 2)]
 
     def _check_topic(self, name: str | None) -> None:
         if name is not None and name not in self.known_topics:

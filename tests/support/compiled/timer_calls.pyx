@@ -69,10 +69,11 @@ def unpop(DueQueue queue not None, timers):
 
 
 def cancel(
-    DueQueue queue not None, int64_t position, int32_t record_index, int32_t partition
+    DueQueue queue not None, int64_t position, int32_t record_index, int32_t partition, *,
+    int64_t due_ms=-1
 ):
-    """Cancel a pending timer; False if it was cancelled already."""
-    return queue.cancel(position, record_index, partition) == 1
+    """Cancel a pending timer; False if it was cancelled already. due_ms: -1 for not known."""
+    return queue.cancel(position, record_index, partition, due_ms) == 1
 
 
 def forget(DueQueue queue not None, int32_t partition):
@@ -104,7 +105,9 @@ def cancel_packed(DueQueue queue not None, timers):
     assert octets.size % sizeof(Timer) == 0
     with nogil:
         for i in range(octets.size // <Py_ssize_t>sizeof(Timer)):
-            queue.cancel(timer[i].position, timer[i].record_index, timer[i].partition)
+            queue.cancel(
+                timer[i].position, timer[i].record_index, timer[i].partition, timer[i].due_ms
+            )
 
 
 def pop_packed(DueQueue queue not None, int64_t now_ms, Py_ssize_t limit):
@@ -206,7 +209,7 @@ def put_id(
     """
     position, record_index, partition, due_ms, completed_pos, state = timer
     cdef NamedTimer named = NamedTimer(
-        position, record_index, partition, due_ms, completed_pos, state, recurs
+        position, record_index, partition, due_ms, completed_pos, state, 0, recurs
     )
     index.put(topic_id, name, len(name), &named)
 
@@ -232,7 +235,7 @@ def fill_ids(IdIndex index not None, int32_t topic_id, int64_t first, int64_t co
     cdef int64_t i
     with nogil:
         for i in range(first, first + count):
-            timer = NamedTimer(i, 0, 0, i, 0, PENDING, False)
+            timer = NamedTimer(i, 0, 0, i, 0, PENDING, 0, False)
             index.put(topic_id, <const uint8_t*>&i, 8, &timer)
 
 

@@ -165,8 +165,20 @@ def _blank() -> bytes:
 def _cancel() -> bytes:
     table = model.completed_table(
         [
-            model.Completed(accept_pos=FIRST_FRAME_POS, index=0, user_id=b"job-1"),
-            model.Completed(accept_pos=FIRST_FRAME_POS, index=4),
+            model.Completed(
+                accept_pos=FIRST_FRAME_POS,
+                index=0,
+                user_id=b"job-1",
+                op=model.DUE_FINAL,
+                due=START_MS + 10_000,
+            ),
+            model.Completed(
+                accept_pos=FIRST_FRAME_POS,
+                index=4,
+                op=model.DUE_FINAL,
+                level=2,
+                due=START_MS + 5_000,
+            ),
         ]
     )
     return model.Frame(

@@ -42,6 +42,7 @@ from compat.kafka.groups.coordinator import GroupCoordinator
 from compat.kafka.node import Node
 from tests.support.compiled import timer_calls as calls
 from tests.support.harness.configs import small_config
+from tests.support.harness.forecast import Forecast
 from tests.support.harness.harness_connection import FETCH_VERSION, Connection, encode_fetch
 from tests.support.harness.turns import Turns
 from tests.support.oracles.kafka_oracle import (
@@ -90,7 +91,7 @@ class Digest:
     cluster_id: str
     topics: tuple[Any, ...]
     pending: tuple[Any, ...]
-    levels: tuple[int, ...]
+    levels: tuple[Any, ...]
     ids: tuple[Any, ...]
     groups: tuple[Any, ...]
     next_producer_id: int
@@ -493,18 +494,22 @@ class BrokerHarness:
             for topic in self.broker.topics.all()
             for user_id in user_ids
         )
+        forecast = Forecast(state.due, self.clock.wall_ms())
         # By the thousand: room for all there may be takes longer to get than most tests do.
-        popped = iter(lambda: calls.pop(state.due, 1 << 48, 1000), [])
+        chunks = iter(lambda: calls.pop(state.due, 1 << 48, 1000), [])
+        popped = list(chain.from_iterable(chunks))
+        forecast.check([timer[0] for timer in popped])
+        ends = state.levels.all()
         return Digest(
             cluster_id=self.broker.cluster_id,
             topics=topics,
-            levels=state.levels.all(),
+            levels=tuple(
+                (end, state.levels.pending_of(level) if state.levels.is_exact else None)
+                for level, end in enumerate(ends, start=1)
+            ),
             ids=ids,
             groups=tuple(self._group_digest(name) for name in self.broker.groups.names),
-            pending=tuple(
-                (due, pos, index, places[handle])
-                for due, pos, index, handle in chain.from_iterable(popped)
-            ),
+            pending=tuple((due, pos, index, places[handle]) for due, pos, index, handle in popped),
             next_producer_id=self.broker.allocate_producer_id(),
         )
 

@@ -14,6 +14,7 @@ HEAD, VERDICT, ACCESS_CONTROL, CREDENTIALS, QUOTAS, SHARED_GROUP, GROUP_DELTA = 
 CARRIED_RECORDS = 19
 TRANSACTIONAL, CONTROL, MIXED_TAGS, OPTIONAL = 1, 2, 4, 0x8000
 CANCEL_BY_HEADER, CANCEL_BY_DELIVERY = 1, 2
+DUE_FINAL: Final = 2
 
 INT64_MIN: Final = -(2**63)
 HEADER_SIZE: Final = 160
@@ -23,7 +24,7 @@ BATCH_CRC_START: Final = 21
 _HEADER: Final = struct.Struct(">HBBiiiqqqqiiiiiiiqqqqqqiihHiqIxxxxI")
 _TIMER: Final = struct.Struct(">qiBBBxqqIIIIiiIHxx")
 _CANCEL: Final = struct.Struct(">iBBxxqIxxxx")
-_COMPLETED: Final = struct.Struct(">qiBBxxIiq")
+_COMPLETED: Final = struct.Struct(">qiBBBxIiq")
 _BATCH_START: Final = struct.Struct(">qiibI")
 _BATCH_REST: Final = struct.Struct(">hiqqqhii")
 
@@ -265,9 +266,10 @@ class Completed:
     index: int
     user_id: bytes = b""
     op: int = 0
+    level: int = 0
     occurrence: int = 0
     origin_topic: int = 0
-    next_due: int = 0
+    due: int = 0
 
 
 def control_frame(
@@ -298,9 +300,10 @@ def completed_table(timers: Sequence[Completed]) -> bytes:
             timer.index,
             len(timer.user_id),
             timer.op,
+            timer.level,
             timer.occurrence,
             timer.origin_topic,
-            timer.next_due,
+            timer.due,
         )
         for timer in timers
     )

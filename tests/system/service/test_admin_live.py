@@ -340,3 +340,28 @@ def test_an_acknowledged_cancel_outlives_the_process(appliance: ApplianceProcess
         assert state == "cancelled"
     wait_until_drained(appliance)
     assert read_values(appliance.kafka) == [0, 2]
+
+
+@pytest.mark.usefixtures("loop")
+async def test_metrics_say_how_far_both_stages_of_timers_are_behind(tmp_path: Path) -> None:
+    async with served(tmp_path) as s:
+
+        async def backlog(stage: str) -> tuple[float, float]:
+            lines = (await s.ask("/metrics")).body.decode().splitlines()
+            values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+            name = f"latermq_{stage}_backlog"
+            return float(values[name]), float(values[f"{name}_seconds"])
+
+        await s.send(Record(b"x", headers=delay(1_500)))
+        assert await backlog("enqueue") == (0, 0)
+        s.live.disk.hold()
+        held = [Record(b"y", headers=delay(HOUR_MS))] * 3
+        sending = asyncio.create_task(s.send(*held))
+        await until(lambda: s.live.server.pump.release.unflushed_timers == 3)
+        count, seconds = await backlog("enqueue")
+        assert count == 3
+        assert seconds > 0
+        s.live.disk.let_go()
+        await sending
+        assert await backlog("enqueue") == (0, 0)
+        assert await backlog("dequeue") == (0, 0)

@@ -309,3 +309,55 @@ def test_what_is_remembered_of_addresses_is_bounded() -> None:
 
 def test_by_default_one_client_may_have_millions() -> None:
     assert Config().pending_timers_max // 2 >= 20_000_000
+
+
+def second_client(second_max: int) -> WireClient:
+    """At the beginning of a second of the clock, counting by seconds."""
+    client = WireClient(with_topic(2, config=small_config(due_per_second_max=second_max)))
+    client.harness.housekeep()
+    return client
+
+
+def test_no_more_than_the_limit_are_due_in_one_second() -> None:
+    """The first three quarters for everybody, the last one by lot; other seconds are free."""
+    client = second_client(100)
+    outcomes = [send(client, FIRST, held(10_000)) for _ in range(400)]
+    assert outcomes[:75] == [0] * 75
+    assert set(outcomes[75:]) == {0, STORAGE}
+    assert 75 < pending(client) <= 100
+    # Ever fewer of them get in.
+    admitted = [sum(code == 0 for code in outcomes[at : at + 50]) for at in (75, 125, 350)]
+    assert admitted[0] > admitted[1] >= admitted[2]
+    full = pending(client)
+    assert send(client, FIRST, *[held(10_000)] * 26) == STORAGE
+    assert send(client, FIRST, *[held(11_000)] * 75) == 0
+    assert pending(client) == full + 75
+    assert client.harness.tick(10_000) == full
+    assert send(client, FIRST, *[held(10_000)] * 75) == 0
+
+
+def test_far_ahead_sixty_times_as_many_are_due_in_one_minute() -> None:
+    client = second_client(2)
+    far_ms = 3 * MS_PER_DAY
+    assert send(client, FIRST, *[held(far_ms)] * 90) == 0
+    assert send(client, FIRST, *[held(far_ms)] * 31) == STORAGE
+    assert send(client, FIRST, *[held(far_ms + MS_PER_MINUTE)] * 90) == 0
+
+
+def test_a_second_that_is_full_is_named_and_counted() -> None:
+    client = second_client(4)
+    assert send(client, FIRST, *[held(10_000)] * 3) == 0
+    part = client.produce("t", 0, make_batch([held(10_000), held(10_000)]))
+    assert part.error_code == STORAGE
+    assert part.error_message == (
+        "3 delayed records are due in one second, 2 more are refused: limits.due_per_second_max = 4"
+    )
+    assert client.session.produce.delays.refused["second"] == 1
+
+
+def test_what_replaces_or_cancels_is_refused_by_no_full_second_that_it_leaves() -> None:
+    client = second_client(4)
+    names = [b"%d" % number for number in range(3)]
+    assert send(client, FIRST, *[held(10_000, name) for name in names]) == 0
+    assert send(client, FIRST, held(20_000, names[0]), cancel(names[1])) == 0
+    assert (pending(client), client.harness.tick(10_000)) == (2, 1)

@@ -118,7 +118,7 @@ NEWER_FRAMES: Final[dict[str, tuple[dict[str, Any], str]]] = {
             "topic_id": 1,
             "partition": 0,
             "timer_count": 1,
-            "tables": model.completed_table([model.Completed(accept_pos=8, index=0, op=2)]),
+            "tables": model.completed_table([model.Completed(accept_pos=8, index=0, op=4)]),
         },
         "a frame with an entry of an unknown kind in its tables at byte {}; this latermq does not "
         "know that entry",

@@ -174,7 +174,11 @@ def purge(harness: BrokerHarness, selection: TimerSelection = ALL) -> int:
     timers = listed(harness, selection)
     read = zip(timers, items(harness, selection=selection), strict=True)
     return harness.broker.timers.purge(
-        [(timer, item.get("id", b"")) for timer, item in read if "problem" not in item]
+        [
+            (timer, item.get("id", b""), item.get("level", 0))
+            for timer, item in read
+            if "problem" not in item
+        ]
     )
 
 
@@ -215,7 +219,7 @@ def test_what_left_or_changed_since_it_was_listed_is_not_purged() -> None:
     assert harness.tick(1_000) == 2
     harness.produce("t", 0, [Record(b"new", headers=delay(2_000, b"replaced"))])
     harness.cancel_timer("t", b"cancelled")
-    read = [(timer, each.get("id", b"")) for timer, each in zip(timers, found, strict=True)]
+    read = [(timer, each.get("id", b""), 0) for timer, each in zip(timers, found, strict=True)]
     assert harness.broker.timers.purge(read) == 1
     harness.tick(10_000)
     assert harness.values() == [b"due", b"unnamed", b"new"]

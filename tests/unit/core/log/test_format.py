@@ -307,7 +307,16 @@ def test_model_makes_the_golden_deliver_frame() -> None:
         min_due_time=timer.due,
         max_due_time=timer.due,
         tables=model.completed_table(
-            [model.Completed(accept_pos=golden.FIRST_FRAME_POS, index=0, user_id=b"job-1")]
+            [
+                model.Completed(
+                    accept_pos=golden.FIRST_FRAME_POS,
+                    index=0,
+                    user_id=b"job-1",
+                    op=model.DUE_FINAL,
+                    level=timer.level,
+                    due=timer.due,
+                )
+            ]
         ),
         visible=batch.encode(),
     )

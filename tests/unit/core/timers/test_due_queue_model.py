@@ -13,12 +13,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from _core.timers.due_list import DueList
 from _core.timers.due_queue import DueQueue
+from _core.timers.time_wheel import TimeWheel
 from tests.support.compiled import timer_calls as calls
 from tests.support.values.packed_timers import START_MS, Timer, pack
 
 LEVEL_DELAYS_MS = (5, 40, 1_000, 60_000, 7_200_000)
 PARTITION_COUNT = 4
 PAGES_MAX = 200
+SECOND_MS, MINUTE_MS = 1_000, 60_000
 
 
 class QueueModel:
@@ -94,9 +96,10 @@ class Pair:
         calls.unpop(self.queue, back)
         self.model.push_many(back)
 
-    def cancel(self, index: int) -> None:
+    def cancel(self, index: int, *, is_due_known: bool = True) -> None:
         timer = self.model.timers[index]
-        assert calls.cancel(self.queue, *timer[1:])
+        due_ms = timer[0] if is_due_known else -1
+        assert calls.cancel(self.queue, *timer[1:], due_ms=due_ms)
         self.model.cancel(timer)
         self.is_next_due_exact = False
 
@@ -157,6 +160,34 @@ class Pair:
             pass
         steps = Counter(min((timer[0] - from_ms) // step_ms, 2) for timer in expected)
         assert list(counts) == [steps[0], steps[1], steps[2]]
+
+    def tally(self, *, delay_ms: int, step_ms: int, count: int, is_counted: bool) -> None:
+        """What the wheels say, if they say something, is what the model has."""
+        begin_ms = self.now_ms + delay_ms
+        begin_ms -= begin_ms % (MINUTE_MS if step_ms % MINUTE_MS == 0 else SECOND_MS)
+        counts = array("q", [0] * count)
+        before = self.queue.tally(counts, begin_ms, step_ms)
+        if before < 0:
+            assert not is_counted
+            assert not any(counts)
+            return
+        slots = Counter((timer[0] - begin_ms) // step_ms for timer in self.model.timers)
+        assert before == sum(slots[slot] for slot in slots if slot < 0)
+        assert list(counts) == [slots[slot] for slot in range(count)]
+
+    def count_all(self, budget: int) -> None:
+        """Let the wheels count all; then they know every forecast of what comes."""
+        while self.queue.advance_wheels(self.now_ms, budget):
+            pass
+        # Of timers that were popped and are put back somebody else may have been later.
+        soonest_ms = max(self.now_ms, *(each.from_ms for each in self.wheels)) - self.now_ms
+        self.tally(delay_ms=soonest_ms, step_ms=SECOND_MS, count=100, is_counted=True)
+        self.tally(delay_ms=soonest_ms, step_ms=90 * SECOND_MS, count=100, is_counted=True)
+        self.tally(delay_ms=soonest_ms, step_ms=1440 * MINUTE_MS, count=100, is_counted=True)
+
+    @property
+    def wheels(self) -> tuple[TimeWheel, TimeWheel]:
+        return self.queue.wheels.minutes, self.queue.wheels.seconds
 
     def check_to_the_end(self) -> None:
         self.now_ms = 1 << 47
@@ -228,10 +259,15 @@ class DueQueueMachine(RuleBasedStateMachine):
         self.pair.unpop(int(len(self.pair.in_flight) * share))
 
     @precondition(lambda self: self.pair.model.timers)
-    @rule(place=st.floats(0, 1, exclude_max=True), count=st.integers(1, 20))
-    def cancel(self, place: float, count: int) -> None:
+    @rule(
+        place=st.floats(0, 1, exclude_max=True),
+        count=st.integers(1, 20),
+        is_due_known=st.sampled_from([True, True, True, False]),
+    )
+    def cancel(self, place: float, count: int, is_due_known: bool) -> None:
         for _ in range(min(count, len(self.pair.model.timers))):
-            self.pair.cancel(int(len(self.pair.model.timers) * place))
+            at = int(len(self.pair.model.timers) * place)
+            self.pair.cancel(at, is_due_known=is_due_known)
 
     @rule(partition=partitions, renew=st.booleans())
     def forget_partition(self, partition: int, renew: bool) -> None:
@@ -260,6 +296,22 @@ class DueQueueMachine(RuleBasedStateMachine):
     @rule(budget=st.integers(1, 5_000))
     def sweep(self, budget: int) -> None:
         calls.sweep(self.pair.queue, budget)
+
+    @rule(budget=st.sampled_from([1, 100, 3_000, 100_000]), to_the_end=st.booleans())
+    def count(self, budget: int, to_the_end: bool) -> None:
+        if to_the_end:
+            self.pair.count_all(budget)
+        else:
+            self.pair.queue.advance_wheels(self.pair.now_ms, budget)
+
+    @rule(
+        delays=st.tuples(delays_ms, delays_ms),
+        step_ms=st.sampled_from([1_000, 7_000, 60_000, 86_400_000]),
+        count=st.sampled_from([1, 10, 1_000]),
+    )
+    def tally(self, delays: tuple[int, int], step_ms: int, count: int) -> None:
+        delay_ms = max(delays[0] - delays[1], -self.pair.now_ms)
+        self.pair.tally(delay_ms=delay_ms, step_ms=step_ms, count=count, is_counted=False)
 
     @invariant()
     def agrees(self) -> None:
@@ -308,5 +360,8 @@ def test_long_histories_with_many_cancels_agree_with_the_model(seed: int) -> Non
         if rng.random() < 0.05:
             pair.forget(rng.randrange(3))
             pair.use_new_partitions()
+        pair.queue.advance_wheels(pair.now_ms, rng.choice([1, 500, 20_000]))
+        if rng.random() < 0.2:
+            pair.count_all(budget=1_000)
     assert sweeps_seen > 0
     pair.check_to_the_end()

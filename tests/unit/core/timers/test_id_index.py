@@ -148,7 +148,7 @@ def test_an_id_names_what_was_put_last() -> None:
         2**63 - 1,
         record_index=2**31 - 1,
         partition=2**29 - 1,
-        due_ms=2**63 - 1,
+        due_ms=2**55 - 1,
         completed_pos=2**63 - 1,
         state=DELIVERED,
     )

@@ -2,12 +2,12 @@
 
 import pytest
 
-from _core.state.level_offsets import LevelOffsets
+from _core.state.level_queues import LevelQueues
 
 
 def test_restored_level_offsets_never_decrease() -> None:
     """Levels without timers take no room behind the last one that has some."""
-    levels = LevelOffsets()
+    levels = LevelQueues()
     assert levels.all() == ()
     levels.restore((0, 7))
     levels.restore((3, 5, 0))
@@ -17,7 +17,7 @@ def test_restored_level_offsets_never_decrease() -> None:
 
 def test_levels_that_a_timer_entry_cannot_hold_are_refused() -> None:
     """A level is one byte, and 0 stands for none."""
-    levels = LevelOffsets()
+    levels = LevelQueues()
     with pytest.raises(ValueError, match="got 256 levels, expected at most 255"):
         levels.restore((1,) * 256)
     for level in (-1, 0, 256):

@@ -1,0 +1,10 @@
+from typing import Self, final
+
+from _core.timers.due_tree import DueTree
+from _core.timers.time_wheel import TimeWheel
+
+@final
+class DueWheels:
+    minutes: TimeWheel
+    seconds: TimeWheel
+    def __new__(cls, tree: DueTree) -> Self: ...

@@ -1,0 +1,210 @@
+"""A time wheel of counts: how many timers are due in each slot of time.
+
+    slots of 256:  [ page ] [ page ]          [ page ]
+                    found by number in a hash table
+
+RocketMQ's TimerWheel has a slot for each second of its horizon, and each refers to a list. Here the
+timers are in the due tree, and a slot is a count of 4 bytes. Only stretches of time that have
+timers have pages, so the horizon costs nothing. A page whose timers are gone is freed.
+
+The counts are exact for the timers from a time on and before a timer that it is given, in the order
+of delivery. All others are not counted: `DueWheels` walks the due tree to move that bound.
+
+Layer 0: no I/O, no clock. Used by the event loop thread.
+"""
+
+cimport cython
+from libc.stdint cimport int64_t, uint64_t
+from libc.stdlib cimport calloc, free
+
+from _core.timers.timer_list cimport Timer, is_before
+
+cdef enum:
+    CAPACITY_MIN = 16
+
+
+cdef inline int64_t home_of(int64_t number, int64_t capacity) noexcept nogil:
+    """The place where probing begins, by Fibonacci hashing."""
+    return <int64_t>((<uint64_t>number * 0x9E3779B97F4A7C15ULL) >> 32) & (capacity - 1)
+
+
+@cython.final
+@cython.no_gc    # it holds no objects
+cdef class TimeWheel:
+    """Counts of timers by slots of their due times.
+
+    Attributes:
+        slot_ms: length of a slot, ms.
+        from_ms: timers due before it are not counted, epoch ms.
+        total: all that are counted.
+        allocated_bytes: memory of the counts.
+    """
+
+    def __cinit__(self, int64_t slot_ms):
+        """Count nothing.
+
+        Args:
+            slot_ms: length of a slot, from 1 on.
+        """
+        assert slot_ms >= 1
+        self.slot_ms = slot_ms
+        self.until = Timer(0, -1, -1, 0)
+
+    def __dealloc__(self):
+        self._clear()
+        free(self.pages)
+
+    cdef void begin(self, int64_t from_ms) noexcept nogil:
+        self._clear()
+        self.from_ms = from_ms
+        self.until = Timer(from_ms, -1, -1, 0)
+
+    cdef bint counts(self, const Timer* timer) noexcept nogil:
+        return timer.due_ms >= self.from_ms and is_before(timer, &self.until)
+
+    # Pages
+
+    cdef WheelPage* _find(self, int64_t number) noexcept nogil:
+        cdef int64_t at
+        if self.last != NULL and self.last.number == number:
+            return self.last
+        if self.capacity == 0:
+            return NULL
+        at = home_of(number, self.capacity)
+        while self.pages[at] != NULL:
+            if self.pages[at].number == number:
+                self.last = self.pages[at]
+                return self.last
+            at = (at + 1) & (self.capacity - 1)
+        return NULL
+
+    cdef bint _grow(self) noexcept nogil:
+        cdef int64_t capacity = max(self.capacity * 2, CAPACITY_MIN)
+        cdef WheelPage** grown = <WheelPage**>calloc(capacity, sizeof(WheelPage*))
+        cdef int64_t i, at
+        if grown == NULL:
+            return False
+        for i in range(self.capacity):
+            if self.pages[i] != NULL:
+                at = home_of(self.pages[i].number, capacity)
+                while grown[at] != NULL:
+                    at = (at + 1) & (capacity - 1)
+                grown[at] = self.pages[i]
+        self.allocated_bytes += (capacity - self.capacity) * <int64_t>sizeof(WheelPage*)
+        free(self.pages)
+        self.pages = grown
+        self.capacity = capacity
+        return True
+
+    cdef WheelPage* _make(self, int64_t number) noexcept nogil:
+        """Add an empty page; NULL if there is no memory."""
+        cdef WheelPage* page
+        cdef int64_t at
+        # At most half full: a search that fails looks at few places.
+        if (self.page_count + 1) * 2 > self.capacity and not self._grow():
+            return NULL
+        page = <WheelPage*>calloc(1, sizeof(WheelPage))
+        if page == NULL:
+            return NULL
+        page.number = number
+        at = home_of(number, self.capacity)
+        while self.pages[at] != NULL:
+            at = (at + 1) & (self.capacity - 1)
+        self.pages[at] = page
+        self.page_count += 1
+        self.allocated_bytes += <int64_t>sizeof(WheelPage)
+        return page
+
+    cdef void _drop(self, WheelPage* page) noexcept nogil:
+        """Free a page, and move later ones back so that no search ends too early."""
+        cdef int64_t mask = self.capacity - 1
+        cdef int64_t hole = home_of(page.number, self.capacity)
+        cdef int64_t at, home
+        while self.pages[hole] != page:
+            hole = (hole + 1) & mask
+        at = hole
+        while True:
+            at = (at + 1) & mask
+            if self.pages[at] == NULL:
+                break
+            home = home_of(self.pages[at].number, self.capacity)
+            # A page whose home is cyclically after the hole stays.
+            if ((at - home) & mask) < ((at - hole) & mask):
+                continue
+            self.pages[hole] = self.pages[at]
+            hole = at
+        self.pages[hole] = NULL
+        if self.last == page:
+            self.last = NULL
+        free(page)
+        self.page_count -= 1
+        self.allocated_bytes -= <int64_t>sizeof(WheelPage)
+
+    cdef void _clear(self) noexcept nogil:
+        cdef int64_t i
+        for i in range(self.capacity):
+            free(self.pages[i])
+            self.pages[i] = NULL
+        self.allocated_bytes -= self.page_count * <int64_t>sizeof(WheelPage)
+        self.page_count = self.total = 0
+        self.last = NULL
+
+    # Counts
+
+    cdef bint add(self, int64_t due_ms, int64_t count) noexcept nogil:
+        cdef int64_t slot = due_ms // self.slot_ms
+        cdef WheelPage* page = self._find(slot >> PAGE_BITS)
+        if page == NULL:
+            page = self._make(slot >> PAGE_BITS)
+            if page == NULL:
+                return False
+        page.counts[slot & (PAGE_SLOTS - 1)] += count
+        page.total += count
+        self.total += count
+        return True
+
+    cdef bint take(self, int64_t due_ms) noexcept nogil:
+        cdef int64_t slot = due_ms // self.slot_ms
+        cdef WheelPage* page = self._find(slot >> PAGE_BITS)
+        if page == NULL or page.counts[slot & (PAGE_SLOTS - 1)] == 0:
+            return False
+        page.counts[slot & (PAGE_SLOTS - 1)] -= 1
+        page.total -= 1
+        self.total -= 1
+        if page.total == 0:
+            self._drop(page)
+        return True
+
+    cdef int64_t count_at(self, int64_t due_ms) noexcept nogil:
+        cdef int64_t slot = due_ms // self.slot_ms
+        cdef const WheelPage* page = self._find(slot >> PAGE_BITS)
+        return 0 if page == NULL else page.counts[slot & (PAGE_SLOTS - 1)]
+
+    cdef int64_t tally(
+        self, int64_t begin_ms, int64_t step_ms, int64_t* counts, int64_t size
+    ) noexcept nogil:
+        cdef int64_t first = begin_ms // self.slot_ms
+        cdef int64_t step = step_ms // self.slot_ms
+        cdef int64_t page_first, at, before = 0
+        cdef const WheelPage* page
+        cdef int64_t i, slot
+        for i in range(self.capacity):
+            page = self.pages[i]
+            if page == NULL:
+                continue
+            page_first = page.number << PAGE_BITS
+            if page_first + PAGE_SLOTS <= first:
+                before += page.total
+                continue
+            # Divided first: the end of the intervals may be beyond 64 bits.
+            if page_first >= first and (size == 0 or (page_first - first) // step >= size):
+                continue
+            for slot in range(PAGE_SLOTS):
+                if page.counts[slot] == 0:
+                    continue
+                at = page_first + slot - first
+                if at < 0:
+                    before += page.counts[slot]
+                elif at // step < size:
+                    counts[at // step] += page.counts[slot]
+        return before
