@@ -99,7 +99,8 @@ cdef class ResponseSlot:
             return
         self.answer.parked = False
         self.session.parked_count -= 1
-        self.session._respond(self.answer, reply)
+        if self.session.control_plane is not None:    # else it is closed
+            self.session._respond(self.answer, reply)
 
 
 cdef class Session:
@@ -588,13 +589,12 @@ cdef class Session:
         """Mark the connection as closed, and free its memory. Its owner unparks its fetches."""
         self.close_reason = self.close_reason or "closed"
         self.answers.clear()
-        self.queued_bytes = self.parked_bytes = self.shared_bytes = 0
+        self.queued_bytes = self.parked_bytes = self.shared_bytes = self.consumed = 0
         release(&self.input)
         release(&self.merged)
         release(&self.marks)
         release(&self.out)
         discard(&self.begun)
-        self.consumed = 0
         # Reference cycles would keep the requests until the garbage collector runs.
         self.new_parked = []
         self.control_plane = self.trace = self.work = None

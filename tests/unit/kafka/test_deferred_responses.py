@@ -86,6 +86,7 @@ def test_answer_for_a_connection_that_is_gone_is_dropped() -> None:
     connection.client.send_bytes(rare(1))
     connection.session.close()
     connection.waiting[0].complete(Reply(b"answer"))
+    assert connection.session.held_bytes == 0
     assert connection.take() == []
 
 
