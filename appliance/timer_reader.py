@@ -77,10 +77,10 @@ class TimerReader:
         return [items[timer] for timer in timers]
 
     def _items_at(self, pos: int, timers: Sequence[ListedTimer]) -> dict[ListedTimer, Item]:
-        data = self._part.frame_at(pos)
+        data = self._part.view_at(pos)
         found: dict[tuple[int, int], Item] = {}
         if data is not None:
-            frame = Frame(pos, memoryview(data))
+            frame = Frame(pos, data)
             numbers = frame.timer_numbers({timer[1:3] for timer in timers})
             read = frame.timers(set(numbers.values()))
             found = {(each["accept_position"], each["index"]): each for each in read}

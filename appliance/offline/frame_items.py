@@ -5,7 +5,8 @@ information are left out. Layer 4; does no I/O.
 """
 
 import struct
-from collections.abc import Callable, Collection, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, Final, cast
 from uuid import UUID
@@ -66,12 +67,16 @@ from appliance.store.state.snapshot import VALUE_SEQUENCES, Value
 
 Item = dict[str, Any]
 
+RecordRow = tuple[int, int, bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]
+"""A row of `records`."""
+
 Decompress = Callable[[int, memoryview, int], bytes]
 """(codec, record section, maximum size) -> plain bytes; raises RequestError."""
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 _TIMER: Final = struct.Struct(">qiBBBxqqIIIIiiIH2x")
+_TIMER_ID: Final = struct.Struct(">qi")
 _RULE: Final = struct.Struct(">BBBxq")
 _MISSED: Final = {1: "once", 2: "all", 3: "none"}
 _CANCEL: Final = struct.Struct(">iBBxxqIxxxx")
@@ -214,11 +219,9 @@ class Frame:
         """
         if not self.timers_held:
             return []
-        held = iter(self._held_records(wanted))
+        held = iter(self._held_records() if wanted is None else self._some_held(sorted(wanted)))
         found = []
-        for n in range(self.timers_held):
-            if wanted is not None and n not in wanted:
-                continue
+        for n in range(self.timers_held) if wanted is None else sorted(wanted):
             at = self._timers_start() + n * TIMER_ENTRY_SIZE
             accept_pos, index, level, _, id_size, due, level_offset, _, _, id_pos, *rest = (
                 _TIMER.unpack_from(self.data, at)
@@ -247,12 +250,20 @@ class Frame:
             wanted: (accept position, index) of each.
         """
         found: dict[tuple[int, int], int] = {}
-        start, size = self._timers_start(), self.timers_held * TIMER_ENTRY_SIZE
-        table = self.data[start : start + size]
-        for number, (accept_pos, index, *_) in enumerate(_TIMER.iter_unpack(table)):
-            if (accept_pos, index) in wanted:
-                found[accept_pos, index] = number
+        numbers = range(self.timers_held)
+        for timer in wanted:
+            # Where all records of a batch are held, that is their index.
+            number = timer[1]
+            if number not in numbers or self._timer_id(number) != timer:
+                number = bisect_left(numbers, timer, key=self._timer_id)
+            if number < len(numbers) and self._timer_id(number) == timer:
+                found[timer] = number
         return found
+
+    def _timer_id(self, number: int) -> tuple[int, int]:
+        at = self._timers_start() + number * TIMER_ENTRY_SIZE
+        accept_pos, index = _TIMER_ID.unpack_from(self.data, at)
+        return accept_pos, index
 
     def cancels(self) -> list[Item]:
         """Return the cancel table of an accept frame."""
@@ -317,12 +328,30 @@ class Frame:
         batch = self.data[start : start + self.header["visible_size"]]
         return _records(batch, decompress, unpacked_max, wanted)
 
-    def _held_records(self, wanted: Collection[int] | None = None) -> list[Item]:
+    def _held_batch(self) -> memoryview:
         start = FRAME_HEADER_SIZE + self.header["tables_size"] + self.header["visible_size"]
-        batch = self.data[start : start + self.header["held_size"]]
-        found = _records(batch, _refuse, 0, wanted)
+        return self.data[start : start + self.header["held_size"]]
+
+    def _held_records(self) -> list[Item]:
+        found = _records(self._held_batch(), _refuse, 0, None)
         for item in found:
             item.pop("offset", None)
+        return found
+
+    def _some_held(self, numbers: Sequence[int]) -> list[Item]:
+        """Return the held records of some timers, without a look at the others."""
+        header = batch_header(self._held_batch())
+        found = []
+        for number in numbers:
+            at = self._timers_start() + number * TIMER_ENTRY_SIZE
+            pos, size = _TIMER.unpack_from(self.data, at)[7:9]
+            try:
+                (item,) = _record_items(header, records(self.data[pos : pos + size], 1))
+            except ValueError as error:
+                found.append({"problem": str(error)})
+                continue
+            del item["offset"]
+            found.append(item)
         return found
 
 
@@ -356,6 +385,10 @@ def _records(
         rows = records(section, header["count"], wanted)
     except (RequestError, ValueError) as error:
         return [{"problem": str(error)}]
+    return _record_items(header, rows)
+
+
+def _record_items(header: Mapping[str, int], rows: Sequence[RecordRow]) -> list[Item]:
     is_append_time = header["attributes"] & _ATTRIBUTE_LOG_APPEND_TIME
     found = []
     for timestamp_delta, offset_delta, key, value, headers in rows:

@@ -119,10 +119,15 @@ class LogPart:
         Raises:
             StorageError: as `scan`.
         """
-        frame = self._kept.get(pos)
-        if frame is not None:
-            return frame
-        frame = self.read_frame(pos)
+        frame = self.view_at(pos)
+        return None if frame is None else bytes(frame)
+
+    def view_at(self, pos: int) -> memoryview | None:
+        """Return the same without a copy; it is valid until the next call of any method."""
+        kept = self._kept.get(pos)
+        if kept is not None:
+            return memoryview(kept)
+        frame = self._read_frame(pos)
         return frame if frame is not None and frames.check(frame, pos) == WHOLE else None
 
     def keep(self, pos: int, frame: bytes) -> None:
@@ -137,6 +142,10 @@ class LogPart:
         Raises:
             StorageError: as `scan`.
         """
+        frame = self._read_frame(pos)
+        return None if frame is None else bytes(frame)
+
+    def _read_frame(self, pos: int) -> memoryview | None:
         if not self.start <= pos < self.end or pos % FRAME_STEP:
             return None
         base, limit = self._bounds_of(pos)
@@ -154,7 +163,7 @@ class LogPart:
                 return None
         if self._salt and header["salt"] != self._salt:
             return None
-        return bytes(data[:size])
+        return data[:size]
 
     def crc_at(self, pos: int) -> int | None:
         """Return the field crc of the frame that begins at a position, unchecked; None if gone."""

@@ -177,3 +177,23 @@ def test_what_waits_for_the_disk_is_in_the_backlog() -> None:
     assert harness.broker.deliver_due().cold
     gauges = harness.broker.gauges(0)
     assert (gauges.waiting_timers, gauges.dequeue_backlog) == (3, 3)
+
+
+def test_what_waits_for_the_disk_is_not_counted_while_others_are_counted_again() -> None:
+    """A walk does not find it; when it is delivered no count may fall."""
+    harness = cold_harness(count=3)
+    harness.create_topic("gone")
+    harness.produce("gone", 0, [Record(b"v", headers=delay(90_000))])
+    harness.produce("hot", 0, [Record(b"v", headers=delay(90_000))])
+    harness.clock.advance_ms(5_000)
+    cold = harness.broker.deliver_due().cold
+    harness.delete_topic("gone")
+    harness.housekeep()
+    minute_ms = harness.clock.wall_ms() + MINUTE_MS
+    minute_ms -= minute_ms % MINUTE_MS
+    found = forecast(harness, SECOND_MS, 100, minute_ms)
+    assert (found.before, sum(found.counts)) == (3, 1)
+    harness.read_cold(cold, is_delivery=True)
+    assert harness.deliver_all() == 3
+    found = forecast(harness, SECOND_MS, 100, minute_ms)
+    assert (found.before, sum(found.counts)) == (0, 1)

@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import weakref
+from array import array
 
 import pytest
 
@@ -66,6 +67,29 @@ def test_first_that_is_due_is_no_cancelled_one(distance_ms: int) -> None:
     assert queue.first_due(count) == START_MS + (count // 2 - 1) * distance_ms
     calls.cancel(queue, count - 2, 0, 0)
     assert (queue.pending, queue.first_due(count)) == (0, -1)
+
+
+@pytest.mark.parametrize("budget", [1, 1_000, 1_500])
+def test_what_is_due_in_one_ms_is_counted_once_by_a_walk_in_steps(budget: int) -> None:
+    """The steps end amid the timers of that ms; some come and go before and after that place."""
+    queue = DueQueue()
+    calls.push_packed(queue, pack([(START_MS, at, 0, 0) for at in range(100, 20_100)]))
+    calls.forget(queue, 1)
+    calls.push(queue, START_MS, 1, 0, 2)
+    calls.forget(queue, 2)  # now the wheels have lost count
+    counts = array("q", [0])
+    assert queue.tally(counts, START_MS, 1_000) == -1
+    now_ms = START_MS - 60_000
+    assert queue.advance_wheels(now_ms, budget)
+    for position in range(100, 20_000, 7):
+        calls.cancel(queue, position, 0, 0, due_ms=START_MS)
+    calls.push(queue, START_MS, 30_000, 0, 0)
+    calls.push(queue, START_MS, 50, 0, 0)
+    while queue.advance_wheels(now_ms, budget):
+        pass
+    begin_ms = START_MS - START_MS % 1_000
+    assert queue.tally(counts, begin_ms, 1_000) == 0
+    assert counts[0] == queue.pending == 20_002 - len(range(100, 20_000, 7))
 
 
 def test_a_million_timers_pass_in_order() -> None:
