@@ -97,7 +97,7 @@ bench-recycled: build  ## sync flush into recycled segments, new ones, and the d
 bench-fail-over: build  ## how long clients wait when a master is killed, and when it hands over
 	@$(PY) -m perf.fail_over $(ARGS)
 
-bench-rivals: build  ## delayed records beside Redis, PostgreSQL and beanstalkd
+bench-rivals: build  ## delayed records beside RocketMQ, Redis, PostgreSQL, NATS and beanstalkd
 	@$(PY) -m perf.rivals $(ARGS)
 
 bench-replication: build  ## throughput with a slave, and how fast one catches up

@@ -5,7 +5,6 @@ One process serves a whole benchmark, because the JVM needs some rounds until it
 
 import base64
 import os
-import shutil
 import socket
 import subprocess
 import time
@@ -16,7 +15,8 @@ from typing import Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from perf.machine import BUILD_DIR, REPOSITORY, BenchError, MissingToolError
+from perf.machine import BUILD_DIR, REPOSITORY, BenchError
+from perf.maven import copy_jars
 
 VERSION: Final = "4.2.0"
 _POM: Final = REPOSITORY / "perf" / "kafka_pom.xml"
@@ -25,7 +25,6 @@ _CLASSPATH: Final = f"{_JARS}/*"
 # The options and the default heap of Kafka's own start script.
 _HEAP: Final = ("-Xmx1G", "-Xms1G", "-XX:+UseG1GC")
 
-_COPY_LIMIT_S: Final = 600.0
 _START_LIMIT_S: Final = 90.0
 
 # Kafka's defaults, except for what one node needs, and that a deleted topic's files go at once.
@@ -53,26 +52,7 @@ def fetch_kafka() -> None:
     Raises:
         MissingToolError: no Java, no Maven, or Maven cannot get them.
     """
-    if shutil.which("java") is None:
-        raise MissingToolError("there is no java: apt-get install default-jre-headless")
-    if (_JARS / f"kafka_2.13-{VERSION}.jar").exists():
-        return
-    if shutil.which("mvn") is None:
-        raise MissingToolError("its jars come by Maven: apt-get install maven")
-    goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={_JARS}"]
-    try:
-        done = subprocess.run(
-            ["mvn", "-q", "-B", "-f", str(_POM), *goal],
-            capture_output=True,
-            text=True,
-            timeout=_COPY_LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise MissingToolError("Maven did not copy its jars in time") from None
-    if done.returncode != 0:
-        lines = [line for line in done.stdout.splitlines() if "ERROR" in line]
-        raise MissingToolError(f"Maven cannot get its jars: {lines[0] if lines else done.stderr}")
+    copy_jars(_POM, _JARS, f"kafka_2.13-{VERSION}.jar")
 
 
 class Kafka:

@@ -405,13 +405,3 @@ class Beanstalkd(Rival):
 
     def pending(self) -> int:
         return int(self._client.stats()["current-jobs-delayed"])
-
-
-RIVALS: Final[dict[str, type[Rival]]] = {
-    "latermq": LatermqAsync,
-    "latermq-sync": LatermqSync,
-    "redis": RedisWithoutFile,
-    "redis-always": RedisAlways,
-    "postgres": Postgres,
-    "beanstalkd": Beanstalkd,
-}

@@ -1,7 +1,8 @@
-"""Delayed records beside what people use for them otherwise: Redis, PostgreSQL and beanstalkd.
+"""Delayed records beside what people use for them otherwise: RocketMQ, Redis, PostgreSQL and more.
 
-    apt-get install redis-server postgresql beanstalkd
-    .venv/bin/python -m pip install redis psycopg[binary] greenstalk
+    apt-get install redis-server postgresql beanstalkd maven default-jdk-headless
+    go install github.com/nats-io/nats-server/v2@latest        # and have it on the PATH
+    .venv/bin/python -m pip install redis psycopg[binary] greenstalk nats-py
     make bench-rivals                          # or: python -m perf.rivals
     python -m perf.rivals --rounds 1 --only latermq redis
 
@@ -9,6 +10,8 @@ What is not installed is left out, and named. Each is used through its own clien
 process that schedules and one thread that waits for what is due, as its users do it:
 
 - latermq: confluent-kafka, the header `x-deliver-at`, one topic of four partitions;
+- RocketMQ: its Java client, messages with a deliver time, 8,000 in flight, a topic of four queues;
+- NATS: nats-py, a schedule for each record, as a subject holds one; an ordered consumer;
 - Redis: a sorted set of records by due time, ZADD in pipelines of 1,000; a script of the server
   takes up to 1,000 that are due, every millisecond while there are none;
 - PostgreSQL: a table with an index of due times, INSERT of 1,000 rows; DELETE of up to 1,000 rows
@@ -36,11 +39,36 @@ from typing import Final
 from perf.brokers import new_directory
 from perf.figures import Figure
 from perf.machine import BenchError, build_directory, machine_line
-from perf.rival_servers import LIMIT_S, RIVALS, Rival, Taken, now_us
+from perf.rival_nats import Nats
+from perf.rival_servers import (
+    LIMIT_S,
+    Beanstalkd,
+    LatermqAsync,
+    LatermqSync,
+    Postgres,
+    RedisAlways,
+    RedisWithoutFile,
+    Rival,
+    Taken,
+    now_us,
+)
+from perf.rocketmq import RocketMq, RocketMqSync
 
 LATER_S: Final = 3_600
 LATENESS_RATE: Final = 5_000
 LATENESS_S: Final = 10
+
+RIVALS: Final[dict[str, type[Rival]]] = {
+    "latermq": LatermqAsync,
+    "latermq-sync": LatermqSync,
+    "rocketmq": RocketMq,
+    "rocketmq-sync": RocketMqSync,
+    "redis": RedisWithoutFile,
+    "redis-always": RedisAlways,
+    "postgres": Postgres,
+    "beanstalkd": Beanstalkd,
+    "nats": Nats,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ class LimitSettings:
         unit="records",
     )
     due_per_second_max: int = number(
-        10_000_000,
+        20_000_000,
         "limits.due_per_second_max",
         (1, 1_000_000_000),
         "Records of all topics that are due in one second of the next 48 hours; beyond, sixty "
