@@ -12,6 +12,7 @@ from typing import Final, cast
 
 from _core.paths.cancel import CancelPath
 from _core.paths.deliver import DeliverPath
+from _core.paths.timer_move import TimerMovePath
 from _core.queue.partition import Partition, Topic
 from _core.timers.due_list import DueList
 from _core.timers.id_index import delivered_mark
@@ -119,6 +120,22 @@ class TimerCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class MovedTimer:
+    """A timer that has another due time.
+
+    Attributes:
+        place: names it from now on.
+        due_at: the due time, epoch ms.
+        topic, partition: where it is delivered.
+    """
+
+    place: str
+    due_at: int
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
 class LevelQueue:
     """A delay level as the queue that RocketMQ has for it.
 
@@ -197,6 +214,7 @@ class PendingTimers:
         self._projections = store.state.projections
         self._deliver = deliver
         self._cancel = CancelPath(store.writer)
+        self._mover = TimerMovePath(store.writer)
         self._clock = clock
 
     @property
@@ -385,6 +403,44 @@ class PendingTimers:
             return True
         named = self._projections.named_timer(partition.topic, user_id)
         return named is not None and (named[0], *named[3:]) == ("pending", *timer[1:3])
+
+    # By their places
+
+    def at_place(self, place: TimerPlace) -> ListedTimer | None:
+        """Return the pending timer at a place; None if it left, or waits for the disk."""
+        due_ms, accept_pos, index = place
+        due_list = DueList(self._projections.due, due_ms, due_ms + 1)
+        found, _, _ = due_list.page((due_ms, accept_pos, index - 1), 1, EVER_MS)
+        return found[0] if found and found[0][:3] == place else None
+
+    def move(self, timer: ListedTimer, frame: bytes, due_ms: int) -> TimerPlace | None:
+        """Give a timer another due time, if it is still at its place.
+
+        Args:
+            timer: its place and partition.
+            frame: the whole frame that holds its record, checked.
+            due_ms: the new due time, epoch ms.
+
+        Returns:
+            Its place from now on: durably once the log is durable up to `Broker.wrote_pos`. None if
+            it has left its place.
+
+        Raises:
+            DiskFullError: the disk is full.
+            FindError: it cannot be moved; the error says why.
+        """
+        partition = self.find_partition(timer)
+        if partition is None or self.at_place(timer[:3]) != timer:
+            return None
+        try:
+            accept_pos = self._mover.move(
+                partition, timer[:3], frame, due_ms, self._clock.wall_ms()
+            )
+        except ValueError as error:
+            raise FindError("request", str(error)) from None
+        if self._mover.disk_full:
+            raise DiskFullError(f"nothing was changed: {self._store.log.tail.full_text}")
+        return due_ms, accept_pos, 0
 
     # Lists and counts
 

@@ -1,7 +1,8 @@
 """Gives pending timers another due time. Layer 4; on the event loop.
 
-A timer is moved by sending its record again with its id: that replaces it, in one frame, exactly as
-if its producer had done so. Whoever asks reads the record first, which may wait for the disk, and
+A timer with an id is moved by sending its record again with its id: that replaces it, in one frame,
+exactly as if its producer had done so. One that is named by its place is set anew in one frame.
+Whoever asks reads the record first, which may wait for the disk, and
 then moves the timer if it is still the one that was read. So a timer is moved or delivered, never
 both and never neither.
 """
@@ -14,7 +15,7 @@ from _core.paths.produce import ProducePath
 from _core.queue.partition import Topic
 from appliance.config.config import Config
 from appliance.errors import DiskFullError, FindError
-from appliance.pending_timers import ListedTimer, PendingTimers
+from appliance.pending_timers import ListedTimer, PendingTimers, TimerPlace
 from appliance.system.clock import Clock
 
 ERROR_DISK_FULL: Final = 56
@@ -25,7 +26,7 @@ ERROR_TOO_LARGE: Final = 10
 
 
 class TimerMoves:
-    """Moves timers that have an id.
+    """Moves timers by their ids, or by their places.
 
     Args:
         produce: the way of all produced records.
@@ -59,6 +60,26 @@ class TimerMoves:
             raise FindError(
                 "request", f"the due time is more than delay.max.ms = {delay_max_ms} ms ahead"
             )
+
+    def move_placed(
+        self, topic: Topic, timer: ListedTimer, frame: bytes, due_ms: int | None
+    ) -> TimerPlace | None:
+        """Move a timer that may have no id, in one frame of the log that keeps its record.
+
+        Args:
+            topic: its topic.
+            timer: its place when its record was read.
+            frame: the whole frame that holds its record, checked.
+            due_ms: the new due time, epoch ms; None to deliver it now.
+
+        Returns:
+            Its place from now on. None if it was delivered, cancelled or moved meanwhile.
+
+        Raises:
+            DiskFullError, FindError: as `move`.
+        """
+        self.check(topic, due_ms)
+        return self._timers.move(timer, frame, self._clock.wall_ms() if due_ms is None else due_ms)
 
     def move(
         self,

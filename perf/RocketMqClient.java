@@ -85,20 +85,21 @@ public class RocketMqClient {
                 consumer.setPullBatchSize(1000);
                 consumer.setConsumeMessageBatchMaxSize(1000);
                 consumer.subscribe(topic, "*");
-                consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                MessageListenerConcurrently listener = (messages, context) -> {
                         StringBuilder lines = new StringBuilder();
                         long at = nowUs();
                         for (Message each : messages) {
                                 ByteBuffer body = ByteBuffer.wrap(each.getBody());
                                 long due = body.order(ByteOrder.LITTLE_ENDIAN).getLong();
-                                lines.append("got ").append(due).append(' ').append(at).append('\n');
+                                lines.append("got " + due + " " + at + "\n");
                         }
                         synchronized (out) {
                                 out.print(lines);
                                 out.flush();
                         }
                         return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-                });
+                };
+                consumer.registerMessageListener(listener);
                 consumer.start();
                 say("done");
         }

@@ -1,20 +1,26 @@
-"""Encodes the next occurrences of recurring timers, for the frame that completes the ones before.
+"""Encodes timers that are set anew, for the frame that completes the ones before.
 
-The next occurrence is a timer of its own, with an id of its own, in the frame that completes the
-occurrence before it. So a crash keeps both or neither, and to a carry, a run or a look-up it is a
+They are the next occurrences of recurring timers, or timers that get another due time.
+
+A timer that is set anew is a timer of its own, with an id of its own, in the frame that completes
+the one before it. So a crash keeps both or neither, and to a carry, a run or a look-up it is a
 timer like any other. The frame holds the record again. It differs in `x-due-at` alone.
 
 Layer 0: no I/O, no clock.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memset
+from libc.string cimport memset
 
-from _core.bytes.batch cimport Batch, begin_batch, finish_batch, write_record
+from _core.bytes.batch cimport (
+    Batch, Slice, begin_batch, finish_batch, next_header, write_record,
+)
 from _core.bytes.buffer cimport append, extend_zero, release, shrink
 from _core.bytes.layout cimport *
-from _core.bytes.octets cimport load_u16, load_u32, store_u16, store_u32, store_u64, varint_size
-from _core.paths.delay_names cimport HEADER_DUE_AT, HEADER_DUE_ID, name_of, name_size_of
+from _core.bytes.octets cimport (
+    Cursor, cursor_of, load_u16, load_u32, store_u16, store_u32, store_u64, take, take_varint,
+)
+from _core.paths.delay_names cimport HEADER_DUE_AT, header_of
 from _core.paths.due_records cimport Due, Following
 from _core.paths.rewriter cimport DIGITS_MAX, decimal
 
@@ -22,17 +28,21 @@ cdef enum:
     KEEP_BYTES = 1 << 20
 
 
-cdef int _due_digits(const Due* due, const uint8_t* end) noexcept nogil:
-    """Number of digits of `x-due-at`, whose value ends before `end`; 0 if it is not there."""
-    cdef int name_size = name_size_of(HEADER_DUE_AT)
-    cdef const char* name = name_of(HEADER_DUE_AT)
-    cdef int count
-    for count in range(1, min(<int>DIGITS_MAX, <int>(end - due.tail) - 2 - name_size) + 1):
-        if (end - count - 1)[0] == 2 * count and (
-            memcmp(end - count - 1 - name_size, name, name_size) == 0
-        ):
-            return count
-    return 0
+cdef const uint8_t* _due_value(const Due* due, int* count) noexcept nogil:
+    """The value of `x-due-at` in a record, and the number of its digits; NULL if it has none."""
+    cdef Cursor c = cursor_of(due.tail, due.tail_size)
+    cdef const uint8_t* found = NULL
+    cdef Slice key, value
+    cdef int64_t i
+    for i in range(2):    # key and value of the record
+        take(&c, max(take_varint(&c), 0))
+    for i in range(take_varint(&c)):
+        if not next_header(&c, &key, &value):
+            return NULL
+        if header_of(&key) == HEADER_DUE_AT and 0 < value.size <= DIGITS_MAX:
+            found = value.data
+            count[0] = <int>value.size
+    return found
 
 
 cdef class SetAnew:
@@ -67,45 +77,42 @@ cdef class SetAnew:
         self._write_next(due)
         e = extend_zero(&self.entries, TIMER_ENTRY_SIZE)
         store_u32(e + TIMER_AT_INDEX, index)
-        e[TIMER_AT_KIND] = DUE_RECURRING
+        e[TIMER_AT_KIND] = DUE_RECURRING if due.rule_size else DUE_RESOLVED
         e[TIMER_AT_ID_SIZE] = <uint8_t>due.name_size
         store_u64(e + TIMER_AT_DUE, following.due_ms)
         store_u64(e + TIMER_AT_LEVEL_OFFSET, <uint64_t>-1)
         store_u32(e + TIMER_AT_RECORD_POS, start)
         store_u32(e + TIMER_AT_RECORD_SIZE, self.held.size - start)
-        store_u32(e + TIMER_AT_OCCURRENCE, due.occurrence + 1)
         store_u32(e + TIMER_AT_TARGET_PARTITION, <uint32_t>-1)
         store_u32(e + TIMER_AT_ID_POS, self.names.size)
         append(&self.names, due.name, due.name_size)
-        store_u32(e + TIMER_AT_RULE_POS, self.names.size)
-        store_u16(e + TIMER_AT_RULE_SIZE, due.rule_size)
-        append(&self.names, due.rule, due.rule_size)
-        store_u64(self.names.data + self.names.size - due.rule_size + RULE_AT_AFTER,
-                  following.after_ms)
+        if due.rule_size:
+            store_u32(e + TIMER_AT_OCCURRENCE, due.occurrence + 1)
+            store_u32(e + TIMER_AT_RULE_POS, self.names.size)
+            store_u16(e + TIMER_AT_RULE_SIZE, due.rule_size)
+            append(&self.names, due.rule, due.rule_size)
+            store_u64(self.names.data + self.names.size - due.rule_size + RULE_AT_AFTER,
+                      following.after_ms)
         self.max_timestamp = max(self.max_timestamp, due.timestamp)
         self.max_due_ms = max(self.max_due_ms, following.due_ms)
         self.count += 1
         return 0
 
     cdef int _write_next(self, const Due* due) except -1:
-        """Write the record again, with the next instant in `x-due-at`.
-
-        `x-due-id` is its last header, after `x-due-at`.
-        """
+        """Write the record again, with the next instant in `x-due-at`."""
         cdef uint8_t digits[DIGITS_MAX]
         cdef int count = decimal(due.following.due_ms, digits + DIGITS_MAX)
-        cdef const uint8_t* end = due.tail + due.tail_size - (
-            1 + name_size_of(HEADER_DUE_ID) + varint_size(due.name_size) + due.name_size
-        )
-        cdef int count_before = _due_digits(due, end)
-        cdef uint8_t size = 2 * count
-        if count_before == 0:
-            raise AssertionError("a recurring record does not end with x-due-at and x-due-id")
+        cdef int count_before = 0
+        cdef const uint8_t* value = _due_value(due, &count_before)
+        cdef uint8_t size = 2 * count    # a varint: it is less than 64
+        if value == NULL:
+            raise AssertionError("a held record has no x-due-at")
         self.tail.size = 0
-        append(&self.tail, due.tail, end - count_before - 1 - due.tail)
+        append(&self.tail, due.tail, value - 1 - due.tail)
         append(&self.tail, &size, 1)
         append(&self.tail, digits + DIGITS_MAX - count, count)
-        append(&self.tail, end, due.tail + due.tail_size - end)
+        value += count_before
+        append(&self.tail, value, due.tail + due.tail_size - value)
         return write_record(
             &self.held, due.attributes, due.timestamp - self.base_timestamp, self.count,
             self.tail.data, self.tail.size,
@@ -133,6 +140,10 @@ cdef class SetAnew:
         for i in range(self.count):
             store_u64(e + TIMER_AT_ACCEPT_POS, frame_pos)
             store_u32(e + TIMER_AT_RECORD_POS, load_u32(e + TIMER_AT_RECORD_POS) + held_pos)
-            store_u32(e + TIMER_AT_ID_POS, load_u32(e + TIMER_AT_ID_POS) + names_pos)
-            store_u32(e + TIMER_AT_RULE_POS, load_u32(e + TIMER_AT_RULE_POS) + names_pos)
+            if e[TIMER_AT_ID_SIZE]:
+                store_u32(e + TIMER_AT_ID_POS, load_u32(e + TIMER_AT_ID_POS) + names_pos)
+            else:
+                store_u32(e + TIMER_AT_ID_POS, 0)
+            if load_u16(e + TIMER_AT_RULE_SIZE):
+                store_u32(e + TIMER_AT_RULE_POS, load_u32(e + TIMER_AT_RULE_POS) + names_pos)
             e += TIMER_ENTRY_SIZE

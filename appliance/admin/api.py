@@ -32,11 +32,11 @@ from appliance.admin.dlq_api import DlqApi
 from appliance.admin.finding import parse_query
 from appliance.admin.openapi import DESCRIPTION
 from appliance.admin.status import CleanupRequest, StatusSource
-from appliance.admin.timer_listing import parse_count, parse_list
+from appliance.admin.timer_listing import parse_count, parse_list, parse_place
 from appliance.errors import ClockError, FindError, RequestError, RoleError, SnapshotError
 from appliance.metrics import CONTENT_TYPE as METRICS_CONTENT_TYPE
 from appliance.model import GroupStatus, MemberStatus, TimerState, TopicStatus, TopicSummary
-from appliance.pending_timers import TimerSelection
+from appliance.pending_timers import TimerPlace, TimerSelection
 from appliance.units import MS_PER_DAY
 
 USER_ID_SIZE_MAX_BYTES: Final = 255
@@ -110,6 +110,10 @@ class Api:
             web.get("/api/v1/groups/{group:[^/]*}", self._when_ready(self._get_group)),
             web.get("/api/v1/timers", self._when_ready(self._list_timers)),
             web.get("/api/v1/timers/counts", self._when_ready(self._count_timers)),
+            web.post(
+                "/api/v1/timers/reschedule",
+                self._when_ready(with_body(_move_wanted, self._move_placed)),
+            ),
             web.get("/api/v1/timers/levels", self._when_ready(self._get_levels)),
             web.post(
                 "/api/v1/timers/purge",
@@ -251,6 +255,14 @@ class Api:
             return answer_with(timer)
         return _refused(timer, f"too late to reschedule: the timer was {timer.state}")
 
+    async def _move_placed(self, wanted: tuple[TimerPlace, int | None]) -> web.Response:
+        try:
+            return answer_with(await self._status.move_placed(*wanted))
+        except FindError as error:
+            return error_answer(FIND_STATUS[error.reason], error.message)
+        except RequestError as error:
+            return error_answer(507, error.message)
+
     async def _list_timers(self, request: web.Request) -> web.Response:
         try:
             found = await self._status.list_timers(parse_list(request.rel_url.raw_query_string))
@@ -391,7 +403,26 @@ def _due_wanted(body: bytes) -> int | None:
     Raises:
         ValueError: the body says something else.
     """
-    fields = json_fields(body, ("due_at",))
+    return _due_of(json_fields(body, ("due_at",)))
+
+
+def _move_wanted(body: bytes) -> tuple[TimerPlace, int | None]:
+    """Return the place of a timer, and the due time that a body asks for, as `_due_wanted`.
+
+    Raises:
+        ValueError: the body says something else.
+    """
+    fields = json_fields(body, ("place", "due_at"))
+    place = fields.get("place")
+    if not isinstance(place, str):
+        raise ValueError("place is missing: use that of a list of timers")
+    try:
+        return parse_place(place), _due_of(fields)
+    except FindError as error:
+        raise ValueError(error.message) from None
+
+
+def _due_of(fields: dict[str, Any]) -> int | None:
     due_at = fields.get("due_at", "")
     if due_at is None:
         return None

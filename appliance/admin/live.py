@@ -51,10 +51,12 @@ from appliance.model import (
 )
 from appliance.pending_timers import (
     LevelQueue,
+    MovedTimer,
     PurgedTimers,
     TimerCountRequest,
     TimerCounts,
     TimerListRequest,
+    TimerPlace,
     TimerSelection,
 )
 from appliance.pump import Pump
@@ -425,6 +427,9 @@ class LiveStatus:
         if found is None:
             raise FindError("unknown", f"there is no topic {topic!r}")
         return await self._listing.move_timer(self._serving.pump, found, user_id, due_at)
+
+    async def move_placed(self, place: TimerPlace, due_at: int | None) -> MovedTimer:
+        return await self._listing.move_at(self._serving.pump, place, due_at)
 
     async def list_timers(self, request: TimerListRequest) -> str:
         return await self._listing.list_timers(self._serving.pump, request)

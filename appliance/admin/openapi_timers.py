@@ -118,6 +118,29 @@ _COUNTS_PATH: Final[dict[str, Any]] = {
     },
 }
 
+_MOVE_PATH: Final[dict[str, Any]] = {
+    "post": {
+        "operationId": "rescheduleAtPlace",
+        "summary": "give the pending delayed record at a place another due time",
+        "description": "Also one without an id. One frame of the log completes the record and "
+        "holds it again, so it comes once, at the new time.",
+        "requestBody": body(
+            place={**TEXT, "description": "of a list of timers"},
+            due_at={**MAYBE_INSTANT, "description": "the new due time; null to deliver it now"},
+        ),
+        "responses": {
+            "200": json_of("it is durably rescheduled", ref("MovedTimer")),
+            "400": error("the body or the due time is something else, or the record recurs"),
+            "403": error("the request comes from a web page of another origin"),
+            "404": error("no pending record is there any more, or it cannot be read"),
+            "413": error("the body is too large"),
+            "415": error("the body is not of the type application/json"),
+            "503": NOT_READY,
+            "507": error("the disk is full"),
+        },
+    },
+}
+
 _LEVELS_PATH: Final[dict[str, Any]] = {
     "get": {
         "operationId": "getLevels",
@@ -187,6 +210,12 @@ TIMER_SCHEMAS: Final[dict[str, Any]] = {
         timers=list_of(ref("FoundItem")),
         next={**MAYBE_TEXT, "description": "the next `after`; null if nothing is left"},
     ),
+    "MovedTimer": object_of(
+        place={**TEXT, "description": "names it from now on"},
+        due_at=INSTANT,
+        topic=TEXT,
+        partition=COUNT,
+    ),
     "Levels": object_of(
         levels=list_of(
             object_of(
@@ -218,6 +247,7 @@ TIMER_PATHS: Final[dict[str, Any]] = {
     "/api/v1/timers/counts": _COUNTS_PATH,
     "/api/v1/timers/levels": _LEVELS_PATH,
     "/api/v1/timers/purge": _PURGE_PATH,
+    "/api/v1/timers/reschedule": _MOVE_PATH,
     "/api/v1/topics/{topic}/timers/{id}": _TIMER_PATH,
     "/api/v1/topics/{topic}/timers/{id}/reschedule": _RESCHEDULE_PATH,
 }

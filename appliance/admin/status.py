@@ -27,10 +27,12 @@ from appliance.model import (
 )
 from appliance.pending_timers import (
     LevelQueue,
+    MovedTimer,
     PurgedTimers,
     TimerCountRequest,
     TimerCounts,
     TimerListRequest,
+    TimerPlace,
     TimerSelection,
 )
 from appliance.store.recovery.report import Progress
@@ -377,6 +379,18 @@ class StatusSource(Protocol):
 
         Raises:
             FindError: there is no such topic, or the timer cannot have this due time.
+            RequestError: the disk is full.
+        """
+
+    async def move_placed(self, place: TimerPlace, due_at: int | None) -> MovedTimer:
+        """Give the pending timer at a place another due time, and return once that is durable.
+
+        Args:
+            place: as a list has it.
+            due_at: epoch ms; None to deliver it now.
+
+        Raises:
+            FindError: it is not there, or cannot have this due time.
             RequestError: the disk is full.
         """
 

@@ -18,6 +18,7 @@ from appliance.offline.frame_items import Item
 from appliance.pending_timers import (
     INTERVALS_DEFAULT,
     ListedTimer,
+    MovedTimer,
     PurgedTimers,
     TimerCountRequest,
     TimerCounts,
@@ -27,7 +28,7 @@ from appliance.pending_timers import (
     forecast_from,
 )
 from appliance.pump import Pump
-from appliance.timer_reader import TimerReader
+from appliance.timer_reader import UNREADABLE, TimerReader
 from appliance.units import MS_PER_MINUTE, MS_PER_SECOND, NS_PER_MS
 
 READ_NS: Final = MS_PER_SECOND * NS_PER_MS
@@ -42,6 +43,8 @@ PURGED_TOGETHER: Final = 1_000
 INTERVALS_MAX: Final = 10_000
 
 STEP_MAX_MS: Final = 1 << 40
+
+LEFT: Final = "no pending record is there: it was delivered, cancelled or rescheduled, or is due"
 
 _PLACE: Final = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}\.[0-9]{1,9}")
 
@@ -65,7 +68,7 @@ def parse_list(query: str) -> TimerListRequest:
     return TimerListRequest(
         selection=_selection(fields, due),
         limit=fields.number("limit", 1, LIMIT_MAX) or LIMIT_DEFAULT,
-        after=_place(fields.text("after")),
+        after=None if (after := fields.text("after")) is None else parse_place(after),
         has_values=values == "true",
     )
 
@@ -92,16 +95,19 @@ def _selection(fields: Fields, due: tuple[int | None, int | None]) -> TimerSelec
     return TimerSelection(topic=topic, partition=partition, due=due)
 
 
-def _place(text: str | None) -> TimerPlace | None:
-    if text is None:
-        return None
+def parse_place(text: str) -> TimerPlace:
+    """Return the place of a timer, as lists have it.
+
+    Raises:
+        FindError: it is something else.
+    """
     if not _PLACE.fullmatch(text):
-        raise FindError("request", f"{text[:60]!r} is not a place to go on: use that of an answer")
+        raise FindError("request", f"{text[:60]!r} is not a place: use that of a list")
     due_ms, accept_pos, index = map(int, text.split("."))
     return due_ms, accept_pos, index
 
 
-def _token(timer: ListedTimer) -> str:
+def _token(timer: ListedTimer | TimerPlace) -> str:
     return ".".join(map(str, timer[:3]))
 
 
@@ -222,6 +228,41 @@ class TimerListing:
         await pump.durable(self._broker.wrote_pos)
         return state, is_moved
 
+    async def move_at(self, pump: Pump, place: TimerPlace, due_ms: int | None) -> MovedTimer:
+        """Give the pending timer at a place another due time, and return once that is durable.
+
+        Args:
+            pump: of the broker.
+            place: as a list has it.
+            due_ms: epoch ms; None to deliver it now.
+
+        Raises:
+            DiskFullError, FindError: as `TimerMoves.move_placed`.
+            NotReadyError: the broker is stopping.
+        """
+        timers, moves = self._broker.timers, self._broker.timer_moves
+        pump.release.check()
+        timer = timers.at_place(place)
+        partition = None if timer is None else timers.find_partition(timer)
+        if timer is None or partition is None:
+            raise FindError("gone", LEFT)
+        moves.check(partition.topic, due_ms)
+        await pump.durable(self._broker.wrote_pos)
+        finder, part = self._broker.begin_find()
+        try:
+            frame = await pump.find(partial(part.frame_at, finder.timer_place(timer[1])))
+        finally:
+            part.close()
+            self._broker.key_index.end_search()
+        if frame is None:
+            raise FindError("gone", UNREADABLE)
+        pump.release.check()
+        moved = moves.move_placed(partition.topic, timer, frame, due_ms)
+        if moved is None:
+            raise FindError("gone", LEFT)
+        await pump.durable(self._broker.wrote_pos)
+        return MovedTimer(_token(moved), moved[0], partition.topic.name, partition.index)
+
     async def count_timers(self, pump: Pump, request: TimerCountRequest) -> TimerCounts:
         """Answer a request.
 
@@ -255,5 +296,7 @@ async def _taking_turns(steps: Iterator[_Step], pump: Pump) -> AsyncIterator[_St
 
 def _encode(items: Sequence[Item], timers: Sequence[ListedTimer]) -> str:
     is_all = len(items) == len(timers)
+    for item, timer in zip(items, timers, strict=False):
+        item["place"] = _token(timer)
     following = None if is_all else _token(timers[len(items) - 1])
     return json.dumps({"timers": for_json(items), "next": following})

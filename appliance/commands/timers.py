@@ -59,6 +59,8 @@ Examples:
   latermq timers cancel orders order-17
   latermq timers reschedule orders order-18 --to 2h
   latermq timers deliver-now orders order-19
+  latermq timers list orders --places                places name records without an id
+  latermq timers reschedule --place 1767225600000.416.3 --to 2h
   latermq timers purge orders --to 1h --yes
   latermq timers pause orders                        due records wait until timers resume
 
@@ -71,6 +73,16 @@ app = usage.Group(
 )
 
 TimerId = Annotated[str, usage.Argument(metavar="ID", help="The --id that it was sent with.")]
+TopicOfId = Annotated[
+    str | None, usage.Argument(metavar="TOPIC", help="Its topic, or else --place.")
+]
+MaybeId = Annotated[
+    str | None, usage.Argument(metavar="ID", help="The --id that it was sent with.")
+]
+Place = Annotated[
+    str | None,
+    usage.Option(metavar="PLACE", help="Instead of topic and id: its place, as `list` shows it."),
+]
 MaybeTopic = Annotated[
     str | None, usage.Argument(metavar="TOPIC", help="Only this topic; all if left out.")
 ]
@@ -96,6 +108,9 @@ def list_timers(  # noqa: PLR0917 (these are flags: click passes them by name)
     ] = None,
     values: Annotated[
         bool, usage.Option("--values", help="With the values and headers of the records.")
+    ] = False,
+    places: Annotated[
+        bool, usage.Option("--places", help="With the place of each, for reschedule --place.")
     ] = False,
     admin: Admin = DEFAULT_ADMIN,
     json: Json = False,
@@ -132,6 +147,9 @@ def list_timers(  # noqa: PLR0917 (these are flags: click passes them by name)
         if any("cron" in item for item in rows):
             head += ("RECURS",)
             cells = [(*row, _rule(item)) for row, item in zip(cells, rows, strict=True)]
+        if places:
+            head += ("PLACE",)
+            cells = [(*row, item["place"]) for row, item in zip(cells, rows, strict=True)]
         print_table(head, cells, empty="nothing is pending there")
     if answer["next"] is not None:
         complain(f"there are more: continue with --after {answer['next']}")
@@ -253,27 +271,45 @@ def cancel_timer(
 
 
 @app.command("reschedule")
-def reschedule_timer(
-    topic: TopicName,
-    timer_id: TimerId,
+def reschedule_timer(  # noqa: PLR0917 (these are flags: click passes them by name)
     to: Annotated[str, usage.Option(metavar="INSTANT", help="The new due time, or 10m from now.")],
+    topic: TopicOfId = None,
+    timer_id: MaybeId = None,
+    place: Place = None,
     admin: Admin = DEFAULT_ADMIN,
     json: Json = False,
 ) -> None:
     """Give a delayed record another due time. Exit status 1 if it is no longer pending."""
     due_ms = read_ahead("--to", to, SystemClock().wall_ms())
-    _reschedule(topic, timer_id, due_ms, admin, json=json)
+    _reschedule(topic, timer_id, place, due_ms, admin, json=json)
 
 
 @app.command("deliver-now")
 def deliver_now(
-    topic: TopicName, timer_id: TimerId, admin: Admin = DEFAULT_ADMIN, json: Json = False
+    topic: TopicOfId = None,
+    timer_id: MaybeId = None,
+    place: Place = None,
+    admin: Admin = DEFAULT_ADMIN,
+    json: Json = False,
 ) -> None:
     """Deliver a delayed record now. Exit status 1 if it is no longer pending."""
-    _reschedule(topic, timer_id, None, admin, json=json)
+    _reschedule(topic, timer_id, place, None, admin, json=json)
 
 
-def _reschedule(topic: str, timer_id: str, due_ms: int | None, admin: str, *, json: bool) -> None:
+def _reschedule(
+    topic: str | None,
+    timer_id: str | None,
+    place: str | None,
+    due_ms: int | None,
+    admin: str,
+    *,
+    json: bool,
+) -> None:
+    if place is not None and topic is None:
+        _reschedule_placed(place, due_ms, admin, json=json)
+        return
+    if place is not None or topic is None or timer_id is None:
+        raise ConfigError("name the record by TOPIC and ID, or else by --place")
     found = admin_client.post(
         admin, "topics", topic, "timers", to_bytes(timer_id), "reschedule", body={"due_at": due_ms}
     )
@@ -283,6 +319,20 @@ def _reschedule(topic: str, timer_id: str, due_ms: int | None, admin: str, *, js
         complain(f"{printable(timer_id)}: {found['error']}")
     else:
         print_line(_timer_line(timer_id, found))
+    if "error" in found:
+        raise usage.Exit(EXIT_UNCHANGED)
+
+
+def _reschedule_placed(place: str, due_ms: int | None, admin: str, *, json: bool) -> None:
+    body = {"place": place, "due_at": due_ms}
+    found = admin_client.post(admin, "timers", "reschedule", body=body)
+    if json:
+        print_json(found)
+    elif "error" in found:
+        complain(f"{printable(place)}: {found['error']}")
+    else:
+        where = f"{printable(found['topic'])}, partition {found['partition']}"
+        print_line(f"{found['place']}: due {format_instant(found['due_at'])}, {where}")
     if "error" in found:
         raise usage.Exit(EXIT_UNCHANGED)
 

@@ -67,6 +67,7 @@ TOO_MANY_PLACES: Final = json.dumps({"places": [f"0:{n}" for n in range(101)]}).
 ADVANCE: Final = "/api/v1/clock/advance"
 PURGE: Final = "/api/v1/timers/purge"
 TIMERS: Final = "/api/v1/timers"
+MOVE: Final = "/api/v1/timers/reschedule"
 CLEANUP: Final = "/api/v1/cleanup"
 NOW: Final = b'{"due_at": null}'
 JSON: Final = {"Content-Type": "application/json"}
@@ -245,6 +246,21 @@ CASES: Final = (
     Case("GET", TIMERS + f"/counts?topic={ESCAPED}&partition=0&from=1&step_ms=1&count=10000", 200),
     Case("GET", TIMERS + "/counts?topic=nowhere", 404),
     Case("GET", TIMERS + "/counts", 503, starting),
+    Case("POST", MOVE, 200, headers=JSON, body=b'{"place": "1.8.0", "due_at": 5}'),
+    Case("POST", MOVE, 200, headers=JSON, body=b'{"place": "1.8.0", "due_at": null}'),
+    Case("POST", MOVE, 404, headers=JSON, body=b'{"place": "1.8.1", "due_at": null}'),
+    Case("POST", MOVE, 507, full_disk, headers=JSON, body=b'{"place": "1.8.0", "due_at": 5}'),
+    Case("POST", MOVE, 503, starting, headers=JSON, body=b'{"place": "1.8.0", "due_at": 5}'),
+    Case("POST", MOVE, 415, body=b'{"place": "1.8.0", "due_at": 5}'),
+    Case("POST", MOVE, 403, headers=JSON | FOREIGN, body=b'{"place": "1.8.0", "due_at": 5}'),
+    Case("POST", MOVE, 413, headers=JSON, body=b" " * 5_000),
+    *(
+        Case("POST", MOVE, 400, headers=JSON, body=body)
+        for body in (
+            *(b"{}", b'{"place": "1.8.0"}', b'{"place": "1.8", "due_at": 5}', b'{"due_at": 5}'),
+            *(b'{"place": 1, "due_at": 5}', b'{"place": "1.8.0", "due_at": -1}'),
+        )
+    ),
     Case("GET", TIMERS + "/levels", 200),
     Case("GET", TIMERS + "/levels", 503, starting),
     *(

@@ -46,10 +46,12 @@ from appliance.model import (
 )
 from appliance.pending_timers import (
     LevelQueue,
+    MovedTimer,
     PurgedTimers,
     TimerCountRequest,
     TimerCounts,
     TimerListRequest,
+    TimerPlace,
     TimerSelection,
 )
 from appliance.store.recovery.report import Progress
@@ -112,6 +114,9 @@ PAIR: Final = ReplicationStatus(
     heard_ms_ago=3,
     promise="nothing is lost",
 )
+
+KNOWN_PLACE: Final = (1, 8, 0)
+"""Of the one timer that the status can reschedule by its place."""
 
 
 @dataclass
@@ -249,6 +254,13 @@ class Status:
     def _dead_item(self, place: Place) -> dict[str, Any]:
         headers = [(b"x-retry-attempt", b"16"), (b"x-retry-reason", b"no")]
         return {**for_json(dead_item(place, 1_767_225_600_000, b"\xff", headers))}
+
+    async def move_placed(self, place: TimerPlace, due_at: int | None) -> MovedTimer:
+        if self.failure is not None:
+            raise self.failure
+        if place != KNOWN_PLACE:
+            raise FindError("gone", "no pending record is there")
+        return MovedTimer("9.9.0", due_at or 9, "t", 0)
 
     async def cancel_timer(self, topic: str, user_id: bytes) -> TimerState | None:
         timer = await self.timer_state(topic, user_id)

@@ -1,4 +1,6 @@
-"""The delay levels and forecasts of all topics, by the commands."""
+"""The delay levels, forecasts of all topics, and records without an id, by the commands."""
+
+import json
 
 from tests.support.harness.command_line import CommandLine
 
@@ -33,3 +35,25 @@ def test_a_forecast_of_all_topics_begins_with_this_second(latermq: CommandLine, 
     assert days["from_at"] % 60_000 == 0
     assert days["counts"][0] >= 1
     latermq.ok(f"timers cancel {topic} here")
+
+
+def test_a_record_without_an_id_is_rescheduled_by_its_place(
+    latermq: CommandLine, topic: str
+) -> None:
+    latermq.ok(f"send {topic} value --delay 1h")
+    head, row = latermq.ok(f"timers list {topic} --places").lines
+    assert head.split()[-1] == "PLACE"
+    place = row.split()[-1]
+    said = latermq.ok(f"timers reschedule --place {place} --to 2h").stdout
+    moved = said.split(":")[0]
+    assert f", {topic}, partition " in said
+    (line,) = latermq.ok(f"timers list {topic} --json").lines
+    assert json.loads(line)["place"] == moved != place
+    assert "no pending record is there" in latermq.fails(f"timers deliver-now --place {place}")
+    found = latermq.ok(f"timers deliver-now --place {moved} --json").json()
+    assert found["topic"] == topic
+    (record,) = latermq.ok(f"tail {topic} --json").json_lines()
+    assert record["value"] == "value"
+    wrong = f"timers reschedule {topic} --to 2h"
+    assert "by TOPIC and ID, or else by --place" in latermq.fails(wrong, 2)
+    assert "not a place" in latermq.fails("timers deliver-now --place here")

@@ -16,6 +16,7 @@ from tests.support.values.kafka_records import Record, cancel, delay
 from tests.unit.retention.test_freeing import broker, fill, free, start_pos
 from tests.unit.timers.test_levels import at_level, levels_of
 from tests.unit.timers.test_pending_timers import listed, purge
+from tests.unit.timers.test_placed_moves import move
 
 DELAYS_MS = (1, 1_000, 90_000, 3 * MS_PER_HOUR, 60 * MS_PER_HOUR, 30 * MS_PER_DAY)
 LEVEL = 9
@@ -47,6 +48,11 @@ class Model:
 
     def cancel(self, name: bytes) -> None:
         self.pending.pop(self.named.pop(name, b""), None)
+
+    def move(self, value: bytes, due_ms: int) -> None:
+        self.count += 1
+        self.pending[value] = due_ms, self.count
+        self.of_level.discard(value)
 
     def pass_time(self, now_ms: int) -> None:
         for value in self.in_order():
@@ -99,6 +105,16 @@ class TimerMachine(RuleBasedStateMachine):
         else:
             self.harness.cancel_timer("t", name)
             self.harness.flush()
+
+    @precondition(lambda self: self.model.pending)
+    @rule(chosen=st.floats(0, 1, exclude_max=True), delay_ms=delays_ms)
+    def move(self, chosen: float, delay_ms: int) -> None:
+        """Give a timer another due time, by its place; it comes after others of its ms."""
+        values = self.model.in_order()
+        at = int(chosen * len(values))
+        due_ms = self.now_ms + delay_ms
+        assert move(self.harness, listed(self.harness)[at], due_ms)
+        self.model.move(values[at], due_ms)
 
     @rule()
     def purge_all(self) -> None:
