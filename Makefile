@@ -26,7 +26,7 @@ MAKEFLAGS += --jobs=2
 .PHONY: help build core clients demo sanitized check test soak packages regenerate lint lock
 .PHONY: clean
 .PHONY: bench bench-attacks bench-check bench-cold bench-connections bench-curves bench-instructions
-.PHONY: bench-fail-over bench-keys bench-recovery bench-recycled bench-replication
+.PHONY: bench-fail-over bench-keys bench-pending bench-recovery bench-recycled bench-replication
 .PHONY: bench-retention bench-rivals bench-tables
 
 help:  ## show this list
@@ -87,6 +87,9 @@ bench-connections: build  ## what a good client notices of a thousand bad ones
 
 bench-curves: build  ## what records, partitions, connections and pending timers cost as they grow
 	@$(PY) -m perf.curves $(ARGS)
+
+bench-pending: build  ## answers about ten million pending timers, and a start with them
+	@$(PY) -m perf.pending $(ARGS)
 
 bench-recovery: build  ## how fast the log is written and a start is; memory of 10,000 queues
 	@$(PY) -m perf.recovery $(ARGS)

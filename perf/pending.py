@@ -1,0 +1,133 @@
+"""What a broker does with millions of pending timers: how fast it answers about them, and starts.
+
+    make bench-pending                         # or: python -m perf.pending
+    python -m perf.pending --count 50_000_000
+
+Half of the records are due within a week, the others within eight years, in mixed order. The memory
+is anonymous, half of it that of the frame cache at most. A start is from the process's begin until
+it is ready, after a clean stop. Each request goes to the admin API seven times.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from perf.brokers import (
+    PARTITION_COUNT,
+    Served,
+    build_client,
+    create_topics,
+    find_broker_command,
+    new_directory,
+)
+from perf.machine import BenchError, anonymous_mb, build_directory, machine_line
+
+TOPIC: Final = "timers"
+HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 24 * HOUR_MS
+SPREADS_MS: Final = ((HOUR_MS, 7 * DAY_MS), (8 * DAY_MS, 3_000 * DAY_MS))
+"""From when on, and for how long, each half is due."""
+
+FAR_MS: Final = 400 * DAY_MS
+TIMES: Final = 7
+SETTLE_S: Final = 10.0
+"""After a start the broker counts what is due within two days by seconds."""
+
+LIMIT_S: Final = 600.0
+SETTINGS: Final = "limits.pending_timers_max = 1_000_000_000\n"
+
+REQUESTS: Final = (
+    ("counts?step_ms=1000&count=3600", "forecast of an hour by seconds"),
+    ("counts?step_ms=60000&count=2820", "forecast of 47 hours by minutes"),
+    ("counts?step_ms=86400000&count=3650", "forecast of ten years by days"),
+    (f"counts?topic={TOPIC}&step_ms=60000&count=60", "forecast of one topic"),
+    ("?limit=1000", "list of the first 1,000"),
+    ("?limit=1000&from={far}", "list of 1,000 from a year ahead on"),
+    ("levels", "delay levels"),
+)
+
+
+def _start(directory: Path) -> tuple[Served, float]:
+    """Start a broker, and return how long it took, in seconds."""
+    config = directory / "latermq.toml"
+    config.write_text(SETTINGS)
+    command = [str(find_broker_command()), "serve", "--data-dir", str(directory / "data")]
+    command += ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--flush", "async"]
+    begin_s = time.monotonic()
+    with (directory / "log").open("a") as log:
+        served = Served([*command, "--config", str(config)], log)
+    return served, time.monotonic() - begin_s
+
+
+def _schedule(served: Served, client: Path, count: int) -> float:
+    """Schedule records, and return how many a second."""
+    begin_s = time.monotonic()
+    for lead_ms, spread_ms in SPREADS_MS:
+        command = [str(client), "produce", "--brokers", served.address, "--topic", TOPIC]
+        command += ["--partitions", str(PARTITION_COUNT), "--count", str(count // 2)]
+        command += ["--size", "100", "--delay-ms", str(lead_ms)]
+        command += ["--delay-spread-ms", str(spread_ms)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise BenchError(f"not all is scheduled: {done.stderr.strip()}")
+    return count / (time.monotonic() - begin_s)
+
+
+def _ask(served: Served, request: str) -> tuple[float, float, float]:
+    """Return the median, the least and the most of how long an answer took, ms."""
+    far_ms = time.time_ns() // 1_000_000 + FAR_MS
+    separator = "" if request.startswith("?") else "/"
+    path = f"/api/v1/timers{separator}{request.format(far=far_ms)}"
+    took_ms = []
+    for _ in range(TIMES):
+        begin_s = time.monotonic()
+        with urllib.request.urlopen(f"http://{served.admin}{path}", timeout=LIMIT_S) as answer:
+            json.load(answer)
+        took_ms.append((time.monotonic() - begin_s) * 1e3)
+    return median(took_ms), min(took_ms), max(took_ms)
+
+
+def run(count: int) -> None:
+    """Measure and print."""
+    print(machine_line())
+    client = build_client()
+    with build_directory() as parent, new_directory(parent) as directory:
+        served, empty_s = _start(directory)
+        create_topics(served.address, (TOPIC,), PARTITION_COUNT, {})
+        rate = _schedule(served, client, count)
+        print(f"\n{count:,} records of 100 bytes: {rate:,.0f} scheduled a second")
+        served.stop(is_signalled=True)
+        served, full_s = _start(directory)
+        print(f"start: {full_s:.2f} s, of an empty broker {empty_s:.2f} s")
+        print(f"anonymous memory after it: {anonymous_mb(served.pid):,.0f} MB")
+        print("\n| request | median, ms | least and most |\n|---|---|---|")
+        time.sleep(SETTLE_S)
+        for request, name in REQUESTS:
+            middle, least, most = _ask(served, request)
+            print(f"| {name} | {middle:.1f} | {least:.1f} .. {most:.1f} |", flush=True)
+        served.stop(is_signalled=True)
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--count", type=int, default=10_000_000)
+    options = parser.parse_args()
+    try:
+        run(options.count)
+    except BenchError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
