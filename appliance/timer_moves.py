@@ -2,9 +2,8 @@
 
 A timer with an id is moved by sending its record again with its id: that replaces it, in one frame,
 exactly as if its producer had done so. One that is named by its place is set anew in one frame.
-Whoever asks reads the record first, which may wait for the disk, and
-then moves the timer if it is still the one that was read. So a timer is moved or delivered, never
-both and never neither.
+Whoever asks reads the record first, which may wait for the disk, and then moves the timer if it is
+still the one that was read. So a timer is moved or delivered, never both and never neither.
 """
 
 from collections.abc import Mapping

@@ -252,4 +252,4 @@ cdef enum:
     RUN_ID_AT_PARTITION = 44      # i32
     RUN_ID_AT_STATE = 48          # u8, as in the id index
     RUN_ID_AT_HAS_OFFSET = 49     # u8, 1: the accept pos is the offset of the delivery
-    RUN_ID_AT_LEVEL = 50          # u8, delay level of a pending timer; a zero byte follows
+    RUN_ID_AT_LEVEL = 50          # u8, delay level of the timer; a zero byte follows

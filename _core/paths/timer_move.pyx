@@ -12,7 +12,7 @@ from libc.string cimport memset
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport store_u32, store_u64
 from _core.log.frames cimport FrameHeader, blank_header, frame_size
-from _core.log.tail cimport ROOM_CONTROL, FrameBody
+from _core.log.tail cimport ROOM_RECORDS, FrameBody
 from _core.paths.due_records cimport Due, find_entry, read_held
 from _core.paths.set_anew cimport SetAnew
 from _core.queue.partition cimport Partition
@@ -23,7 +23,8 @@ cdef class TimerMovePath:
     """Moves timers by what they are.
 
     Attributes:
-        disk_full: the last call had no room for its frame; nothing has changed.
+        disk_full: the last call had no room for its frame, which needs as much as a new record;
+            nothing has changed.
     """
 
     cdef readonly LogWriter writer
@@ -81,7 +82,7 @@ cdef class TimerMovePath:
         body.held = self.anew.held.data
         body.held_size = <int32_t>self.anew.held.size
         self.disk_full = not self.writer.prepare(
-            partition.topic, frame_size(body.tables_size, 0, body.held_size), ROOM_CONTROL, now_ms
+            partition.topic, frame_size(body.tables_size, 0, body.held_size), ROOM_RECORDS, now_ms
         )
         if self.disk_full:
             return -1

@@ -23,9 +23,7 @@ from libc.stdint cimport int64_t
 from _core.bytes.debug cimport SELF_CHECKS
 from _core.timers.due_tree cimport DUE_MS_END, DueTree
 from _core.timers.time_wheel cimport TimeWheel
-from _core.timers.timer_list cimport (
-    Chunk, Timer, TimerList, chunk_timers, is_before,
-)
+from _core.timers.timer_list cimport Chunk, Timer, TimerList, chunk_timers, is_before
 
 cdef enum:
     SECOND_MS = 1000
@@ -165,6 +163,8 @@ cdef class DueWheels:
     cdef int64_t count_at(self, int64_t due_ms, bint* is_minute) noexcept nogil:
         cdef int64_t second_ms = due_ms - due_ms % SECOND_MS
         is_minute[0] = False
+        if self.is_lost:
+            return -1
         if self.seconds.from_ms <= second_ms and self.seconds.until.due_ms >= second_ms + SECOND_MS:
             return self.seconds.count_at(due_ms)
         is_minute[0] = True
@@ -177,7 +177,7 @@ cdef class DueWheels:
     ) noexcept nogil:
         cdef int64_t minute_ms = begin_ms - begin_ms % MINUTE_MS
         cdef int64_t before
-        if self.is_lost or not self._is_whole() or minute_ms < self.minutes.from_ms:
+        if not self._is_whole() or minute_ms < self.minutes.from_ms:
             return -1
         # Timers before the first minute are the ones that it does not count.
         before = pending - self.minutes.total

@@ -248,12 +248,7 @@ class TimerListing:
             raise FindError("gone", LEFT)
         moves.check(partition.topic, due_ms)
         await pump.durable(self._broker.wrote_pos)
-        finder, part = self._broker.begin_find()
-        try:
-            frame = await pump.find(partial(part.frame_at, finder.timer_place(timer[1])))
-        finally:
-            part.close()
-            self._broker.key_index.end_search()
+        frame = await self._frame_of(pump, timer)
         if frame is None:
             raise FindError("gone", UNREADABLE)
         pump.release.check()
@@ -262,6 +257,22 @@ class TimerListing:
             raise FindError("gone", LEFT)
         await pump.durable(self._broker.wrote_pos)
         return MovedTimer(_token(moved), moved[0], partition.topic.name, partition.index)
+
+    async def _frame_of(self, pump: Pump, timer: ListedTimer) -> bytes | None:
+        """Read the frame that holds a timer, on a thread; None if that cannot be."""
+        finder, part = self._broker.begin_find()
+        place = finder.timer_place(timer[1])
+
+        def read() -> bytes | None:
+            try:
+                return part.frame_at(place)
+            finally:
+                part.close()
+
+        try:
+            return await pump.find(read)
+        finally:
+            self._broker.key_index.end_search()
 
     async def count_timers(self, pump: Pump, request: TimerCountRequest) -> TimerCounts:
         """Answer a request.

@@ -28,7 +28,11 @@ from appliance.system.files import FileSystem
 
 MAGIC: Final = 0x4C4D4353
 """LMCS."""
-VERSION: Final = 1
+VERSION: Final = 2
+"""It rises with each frame that an older latermq refuses: else that one would begin after it."""
+
+VERSIONS_READ: Final = (1, VERSION)
+"""They have the same fields."""
 
 HEAD: Final = struct.Struct(">IHxxqqqqIiqiiI16sxxxx")
 """Magic, version, _HEAD_FIELDS, cluster."""
@@ -281,9 +285,12 @@ def decode(path: Path, data: bytes) -> ControlState:
     if len(data) < HEAD.size:
         raise CorruptionError(path, 0, f"{HEAD.size} bytes of a head", f"{len(data)}")
     magic, version, *fields = HEAD.unpack_from(data)
-    if magic != MAGIC or version != VERSION:
+    if magic != MAGIC or version not in VERSIONS_READ:
         raise CorruptionError(
-            path, 0, f"a state snapshot of version {VERSION}", f"version {version}, {magic:#x}"
+            path,
+            0,
+            f"a state snapshot of version {VERSION} or below",
+            f"version {version}, {magic:#x}",
         )
     *numbers, cluster = fields
     head = dict(zip(_HEAD_FIELDS, numbers, strict=True))

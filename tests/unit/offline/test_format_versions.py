@@ -183,8 +183,11 @@ def newer(data: bytes, at: int) -> bytes:
 
 
 def make_newer_snapshot(disk: SimFileSystem) -> None:
+    replace_snapshot(disk, newer(disk.files()[CONTROL], 4))
+
+
+def replace_snapshot(disk: SimFileSystem, data: bytes) -> None:
     """With its sums right in the checkpoint."""
-    data = newer(disk.files()[CONTROL], 4)
     disk.open(CONTROL).pwritev([data], 0)
     raw = disk.files()[PATHS.checkpoint]
     for at in (0, COPY_SIZE):
@@ -221,6 +224,22 @@ def test_newer_files_that_follow_from_the_log_are_rebuilt(
     assert scenario.check(disk).faults == []
     again = start(disk)
     assert again.report.replayed_bytes == 0
+
+
+def test_a_state_of_the_version_before_is_used(disk: SimFileSystem) -> None:
+    expected = digest_of(disk)
+    data = disk.files()[CONTROL]
+    assert data[4:6] == b"\x00\x02"
+    replace_snapshot(disk, data[:4] + b"\x00\x01" + data[6:])
+    harness = start(disk)
+    assert harness.report.checkpoint == 1
+    assert harness.digest(USER_IDS) == expected
+
+
+def test_what_an_older_latermq_refuses_raises_the_version_of_the_state() -> None:
+    """Else it begins after such a frame, and takes it for damage when a consumer asks for it."""
+    refused = (layout.KINDS_READ, layout.FLAGS_READ, layout.COMPLETION_DUE_SET_ANEW)
+    assert {2: (0xC3DFE, 0x6, 3)}[snapshot.VERSION] == refused, "raise snapshot.VERSION"
 
 
 @pytest.mark.parametrize("place", [0, COPY_SIZE])
