@@ -94,7 +94,8 @@ def gauges(
 
 
 def _with_deliveries(values: Gauges, timers: PendingTimers, now_ms: int) -> Gauges:
-    backlog, next_due_ms = timers.backlog(now_ms), timers.next_due_ms()
+    next_due_ms = timers.next_due_ms()
+    backlog = timers.backlog(now_ms, next_due_ms)
     return replace(
         values,
         dequeue_backlog=backlog.count,

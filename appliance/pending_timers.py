@@ -252,13 +252,13 @@ class PendingTimers:
         """Return whether a timer is due that is not delivered, though its record can be read."""
         return 0 <= self._projections.due.next_due <= now_ms or self._deliver.waiting > 0
 
-    def backlog(self, now_ms: int) -> Backlog:
-        """Return how far deliveries are behind.
+    def backlog(self, now_ms: int, first_ms: int | None) -> Backlog:
+        """Return how far deliveries are behind, by the time now and `next_due_ms`.
 
         Counted are timers that were due before the current second, without those that their topics
         hold back. After a start those that wait for the disk alone, until all are counted.
         """
-        due, first_ms = self._projections.due, self.next_due_ms()
+        due = self._projections.due
         second_ms = now_ms - now_ms % MS_PER_SECOND
         count = due.tally(array("q", [0]), second_ms, MS_PER_SECOND)
         waiting = self._deliver.waiting

@@ -258,7 +258,7 @@ CASES: Final = (
         Case("POST", MOVE, 400, headers=JSON, body=body)
         for body in (
             *(b"{}", b'{"place": "1.8.0"}', b'{"place": "1.8", "due_at": 5}', b'{"due_at": 5}'),
-            *(b'{"place": 1, "due_at": 5}', b'{"place": "1.8.0", "due_at": -1}'),
+            *(b'{"place": 1, "due_at": 5}', b'{"place": "1.8.0", "due_at": -1}', b"[" * 4_000),
         )
     ),
     Case("GET", TIMERS + "/levels", 200),
