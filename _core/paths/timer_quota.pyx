@@ -9,10 +9,10 @@ half of the limit is used, everything is admitted, whoever asks. Beyond that, on
 half of what the others leave of the limit: then everybody finds room who has none. A topic may have
 a limit of its own, which is looked at first.
 
-So many timers may be due in one second. The last quarter of that is given away by lot, so that a
-second fills ever more slowly and no client is refused for good: of the batches that come when it is
-half used up, every other one is refused. As far ahead as timers are counted by minutes alone, sixty
-times as many may be due in a minute.
+A limit bounds how many timers are due in one second. Its last quarter is given away by lot, so that
+a second fills ever more slowly: of the batches that come when half of that quarter is used, every
+other one is refused. Where timers are counted by minutes alone, sixty times as many may be due in a
+minute.
 
 A reply is due at once and counts for no limit, so that a full quota never keeps anybody from a
 cancel. But replies pile up if they come faster than they are delivered: those that wait are limited
