@@ -127,6 +127,7 @@ class Gauges:
     waiting_timers: int = 0
     unreadable_timers: int = 0
     held_timers: int = 0
+    unloaded_timers: int = 0
     enqueue_backlog: int = 0
     enqueue_backlog_seconds: float = 0.0
     dequeue_backlog: int = 0
@@ -332,6 +333,7 @@ METRICS: Final = (
     MetricInfo("waiting_timers", "gauge", "Due timers whose records are being read from the disk."),
     MetricInfo("unreadable_timers", "gauge", "Due timers whose records the disk cannot read."),
     MetricInfo("held_timers", "gauge", "Due timers that their topics hold back."),
+    MetricInfo("unloaded_timers", "gauge", "Pending timers that a start has left to load."),
     MetricInfo(
         "enqueue_backlog", "gauge", "Held records that were accepted and are not synced yet."
     ),

@@ -230,6 +230,14 @@ class PendingTimers:
         """The number of due records that a topic holds back, some cancelled ones included."""
         return self._projections.due.held_of(topic)
 
+    @property
+    def loaded_ms(self) -> int:
+        """All timers due before this time are in memory, epoch ms: after a start it rises.
+
+        Lists, and what moves or shows a timer, know no others.
+        """
+        return self._projections.due.loaded_ms
+
     def next_due_ms(self) -> int | None:
         """When the first pending timer is due, epoch ms; None if none waits for its time.
 
@@ -250,7 +258,7 @@ class PendingTimers:
 
     def is_any_due(self, now_ms: int) -> bool:
         """Return whether a timer is due that is not delivered, though its record can be read."""
-        return 0 <= self._projections.due.next_due <= now_ms or self._deliver.waiting > 0
+        return self._projections.due.has_due(now_ms) or self._deliver.waiting > 0
 
     def backlog(self, now_ms: int, first_ms: int | None) -> Backlog:
         """Return how far deliveries are behind, by the time now and `next_due_ms`.
@@ -507,6 +515,8 @@ class PendingTimers:
                 after = self.count - before - sum(steps)
                 yield TimerCounts(from_ms, step_ms, steps.tolist(), before, after)
                 return
+        while not self._projections.due.is_loaded:
+            yield None  # after a start, for a moment
         due_list, reached = self._due_list(selection, (from_ms, None)), -1
         while (reached := due_list.count(counts, step_ms, reached, STEP_ENTRIES)) >= 0:
             yield None

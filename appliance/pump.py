@@ -36,6 +36,7 @@ from appliance.store.state.checkpointer import CheckpointJob
 from appliance.store.state.flushed_mark import MarkJob
 from appliance.system.clock import MovableClock, WakeTimer
 from appliance.system.process import yield_to_others
+from appliance.timer_loading import TimerLoading
 from appliance.units import MS_PER_SECOND, NS_PER_MS
 from appliance.work_thread import WorkThread
 
@@ -94,6 +95,7 @@ class Pump:
         # A merge takes seconds; a search of somebody who waits is not behind it.
         self._indexer = ThreadPoolExecutor(1, "latermq-index", yield_to_others)
         self._finder = ThreadPoolExecutor(1, "latermq-find", yield_to_others)
+        self._loading = TimerLoading.of(broker.timer_load, self._loop, self._guard, self._arm)
         self._timer = WakeTimer(broker.clock)
         self._armed_ms: int | None = None
         self._is_delivering = False
@@ -123,6 +125,8 @@ class Pump:
         """Start to flush, deliver and do housekeeping."""
         self._loop.add_reader(self._timer.fileno(), self._guard, self._on_timer)
         self._flusher.start()
+        if self._loading is not None:
+            self._loading.begin()
         self._guard(self._housekeep)
         self._guard(self.end_turn)
 
@@ -147,6 +151,8 @@ class Pump:
         error = await self._flusher.stop()
         if error is not None:  # a later sync must not make this look like a clean stop
             self.fail(error)
+        if self._loading is not None:
+            await self._loading.stop()
         for threads in (
             self._allocator,
             self._readers,

@@ -29,6 +29,7 @@ TOPICS: Final = 100
 PARTITIONS: Final = 10
 START_MS: Final = 1_780_000_000_000
 DAY_MS: Final = 86_400_000
+MIXER: Final = 0x9E3779B97F4A7C15
 
 
 def new_projections() -> Projections:
@@ -39,6 +40,13 @@ def new_projections() -> Projections:
     return projections
 
 
+def due_of(number: int) -> int:
+    """A time within a day, in another order than the numbers."""
+    mixed = number * MIXER & (1 << 64) - 1
+    mixed = (mixed ^ mixed >> 32) * MIXER & (1 << 64) - 1
+    return START_MS + (mixed >> 20) % DAY_MS
+
+
 def fill(projections: Projections, first: int, count: int, *, with_ids: bool) -> None:
     """Accept this many timers, a hundred a batch."""
     memtable = projections.memtable
@@ -47,7 +55,7 @@ def fill(projections: Projections, first: int, count: int, *, with_ids: bool) ->
     for number in range(first, first + count):
         pos, index = number // 100 * 40_000, number % 100
         topic_id = number // 100 % TOPICS + 1
-        due_ms = START_MS + int(rng.random() * DAY_MS)
+        due_ms = due_of(number)
         partition = number % PARTITIONS
         calls.note_pushed(memtable, due_ms, pos, index, topic_id=topic_id, partition=partition)
         calls.push(projections.due, due_ms, pos, index, (topic_id - 1) * PARTITIONS + partition)
@@ -62,7 +70,7 @@ def complete(projections: Projections, first: int, count: int, step: int) -> Non
     for number in range(first, first + count * step, step):
         pos, index = number // 100 * 40_000, number % 100
         handle = number // 100 % TOPICS * PARTITIONS + number % PARTITIONS
-        calls.note_completed(memtable, pos, index)
+        calls.note_completed(memtable, pos, index, due_of(number))
         calls.cancel(projections.due, pos, index, handle)
 
 

@@ -28,6 +28,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.slave_pump": 5,
     "appliance.release": 5,
     "appliance.loop_turns": 5,
+    "appliance.timer_loading": 5,
     "appliance.work_thread": 5,
     "appliance.flush_thread": 5,
     "appliance.admin": 5,

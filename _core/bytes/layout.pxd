@@ -217,14 +217,17 @@ cpdef enum:
     RUN_VERSION = 1
     RUN_TIMERS = 1                # a file in timer/
     RUN_IDS = 2                   # a file in index/
+    RUN_DUE = 3                   # a file in timerlog/: the rows of timers by due time
     RUN_BLOCK_SIZE_MAX = 262144   # bytes of rows in one block
 
 # Rows of pending and of completed timers share one sequence and their first three fields.
 cpdef enum:
     RUN_ROW_PENDING = 1
     RUN_ROW_COMPLETED = 2
+    RUN_ROW_COMPLETED_DUE = 3     # with its due time, in the order of due times
     RUN_TIMER_SIZE = 48
     RUN_COMPLETED_SIZE = 16
+    RUN_COMPLETED_DUE_SIZE = 24
     RUN_TIMER_AT_KIND = 12        # u8, RUN_ROW_PENDING
 cdef enum:
     RUN_TIMER_AT_ACCEPT_POS = 0   # i64
@@ -238,6 +241,10 @@ cdef enum:
     RUN_COMPLETED_AT_ACCEPT_POS = 0  # i64
     RUN_COMPLETED_AT_INDEX = 8      # i32
     RUN_COMPLETED_AT_KIND = 12      # u8, RUN_ROW_COMPLETED; three zero bytes follow
+    RUN_COMPLETED_DUE_AT_ACCEPT_POS = 0  # i64
+    RUN_COMPLETED_DUE_AT_INDEX = 8      # i32
+    RUN_COMPLETED_DUE_AT_KIND = 12      # u8, RUN_ROW_COMPLETED_DUE; three zero bytes follow
+    RUN_COMPLETED_DUE_AT_DUE = 16       # i64, epoch ms
 
 cpdef enum:
     RUN_ID_SIZE = 52

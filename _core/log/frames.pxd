@@ -1,10 +1,10 @@
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
 
 from _core.bytes.layout cimport (
-    AT_KIND, AT_PHYS_OFFSET, COMPLETED_AT_OP, COMPLETED_ENTRY_SIZE, COMPLETION_DUE_FINAL,
-    COMPLETION_DUE_SET_ANEW, COMPLETION_SET_ANEW, FRAME_FLAG_CONTROL, FRAME_HEADER_SIZE,
-    KIND_ACCEPT, KIND_CANCEL, KIND_CARRIED_RECORDS, KIND_CARRY, KIND_DELIVER, KINDS_READ,
-    ORIGIN_AT_ORIGINAL_POS, RUN_OFFSETS_MIN, TIMER_ENTRY_SIZE,
+    AT_KIND, AT_PHYS_OFFSET, COMPLETED_AT_DUE, COMPLETED_AT_OP, COMPLETED_ENTRY_SIZE,
+    COMPLETION_DUE_FINAL, COMPLETION_DUE_SET_ANEW, COMPLETION_SET_ANEW, FRAME_FLAG_CONTROL,
+    FRAME_HEADER_SIZE, KIND_ACCEPT, KIND_CANCEL, KIND_CARRIED_RECORDS, KIND_CARRY, KIND_DELIVER,
+    KINDS_READ, ORIGIN_AT_ORIGINAL_POS, RUN_OFFSETS_MIN, TIMER_ENTRY_SIZE,
 )
 from _core.bytes.octets cimport load_i64
 
@@ -71,6 +71,10 @@ cdef inline bint is_set_anew(int op) noexcept nogil:
 # Whether a completed entry has the due time and the level of its timer: older frames do not.
 cdef inline bint has_due(const uint8_t* completed) noexcept nogil:
     return completed[COMPLETED_AT_OP] >= COMPLETION_DUE_FINAL
+
+# That due time; -1 if an older frame does not have it.
+cdef inline int64_t completed_due(const uint8_t* completed) noexcept nogil:
+    return load_i64(completed + COMPLETED_AT_DUE) if has_due(completed) else -1
 
 # How many timers it holds.
 cdef inline int32_t timers_held(const FrameHeader* h) noexcept nogil:

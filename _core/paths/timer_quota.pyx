@@ -130,7 +130,7 @@ cdef class TimerQuota:
         cdef int64_t pending = self.projections.due.pending
         cdef Topic topic
         # Replies are due when they are written, so none of them waits if nothing is due.
-        if not 0 <= self.projections.due.next_due_ms() <= now_ms:
+        if not self.projections.due.may_have_due(now_ms):
             self.replies_waiting = 0
         if self.replies_waiting and self.replies_waiting + count > self.count_max // REPLIES_PART:
             message = (

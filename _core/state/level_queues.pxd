@@ -18,6 +18,9 @@ cdef class LevelQueues:
     cdef void note(self, int level, int64_t offset) noexcept nogil
     # A timer of a partition is pending; level 0 is none.
     cdef int push(self, int32_t handle, int level) except -1 nogil
+    # The pending timers of a partition and a level.
+    cdef int64_t count_of(self, int32_t handle, int level) noexcept nogil
+    cdef int restore_count(self, int32_t handle, int level, int64_t count) except -1
     # It is no longer pending.
     cdef void complete(self, int32_t handle, int level) noexcept nogil
     # None of a partition is: it is deleted.

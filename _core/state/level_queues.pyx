@@ -69,6 +69,17 @@ cdef class LevelQueues:
         self.pending[level] += 1
         return 0
 
+    cdef int64_t count_of(self, int32_t handle, int level) noexcept nogil:
+        if handle >= self.capacity or level >= self.partitions[handle].size:
+            return 0
+        return self.partitions[handle].counts[level]
+
+    cdef int restore_count(self, int32_t handle, int level, int64_t count) except -1:
+        self._reserve(handle, level)
+        self.partitions[handle].counts[level] += <uint32_t>count
+        self.pending[level] += count
+        return 0
+
     cdef void complete(self, int32_t handle, int level) noexcept nogil:
         # A level that an older latermq did not save may be missing.
         if level and handle < self.capacity and level < self.partitions[handle].size:

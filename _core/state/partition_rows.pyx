@@ -1,14 +1,15 @@
-"""What a state snapshot has of each partition: docs/FORMAT.md, partition and kept bytes.
+"""What a state snapshot has of each partition: docs/FORMAT.md, partition, kept bytes and pending.
 
 Layer 0: no I/O.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from _core.bytes.buffer cimport Buf, release, reserve
 from _core.bytes.octets cimport store_u32, store_u64
 from _core.queue.partition cimport Partition, Topic
+from _core.state.level_queues cimport LEVELS_MAX
 from _core.state.projections cimport Projections
 
 cdef enum:
@@ -68,6 +69,49 @@ def kept_rows(Projections projections not None):
                 store_u32(p + 4, partition.index)
                 store_u64(p + 8, partition.kept_bytes)
                 out.size += KEPT_ROW_SIZE
+        return PyBytes_FromStringAndSize(<const char*>out.data, out.size)
+    finally:
+        release(&out)
+
+
+cdef int _add_pending(Buf* out, Partition partition, int level, int64_t count) except -1:
+    cdef uint8_t* p
+    if count:
+        p = reserve(out, PENDING_ROW_SIZE)
+        store_u32(p, partition.topic.topic_id)
+        store_u32(p + 4, partition.index)
+        store_u32(p + 8, level)
+        store_u64(p + 12, count)
+        out.size += PENDING_ROW_SIZE
+    return 0
+
+
+def pending_rows(Projections projections not None):
+    """Encode how many timers of partitions are pending, in all and by level; no zeros.
+
+    Returns:
+        The rows; None if the due queue has other timers than the runs will have, or if levels are
+        not known.
+    """
+    cdef Topic topic
+    cdef Partition partition
+    cdef Buf out
+    cdef int32_t level
+    if projections.dropped or not projections.levels.is_exact:
+        return None
+    out.data = NULL
+    out.size = out.capacity = 0
+    try:
+        for topic in projections.topics_by_id.values():
+            for partition in topic.partitions:
+                if projections.due.pending_of(partition.handle) == 0:
+                    continue
+                _add_pending(&out, partition, 0, projections.due.pending_of(partition.handle))
+                for level in range(1, LEVELS_MAX + 1):
+                    _add_pending(
+                        &out, partition, level,
+                        projections.levels.count_of(partition.handle, level),
+                    )
         return PyBytes_FromStringAndSize(<const char*>out.data, out.size)
     finally:
         release(&out)

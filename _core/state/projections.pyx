@@ -14,7 +14,7 @@ from libc.string cimport memcmp, memset
 
 from _core.timers.due_queue cimport DueQueue, Timer
 from _core.log.frames cimport (
-    FrameHeader, completed_names, has_due, is_run, is_timer_carry, timer_entries,
+    FrameHeader, completed_due, completed_names, has_due, is_run, is_timer_carry, timer_entries,
 )
 from _core.timers.id_index cimport (
     CANCELLED, DELIVERED, PENDING, IdIndex, NamedTimer, NameSlot, partition_of,
@@ -347,7 +347,7 @@ cdef class Projections:
         if not self.ids.find(topic_id, name, size, &known) or known.state != PENDING:
             return 0
         if self.memtable is not None:
-            self.memtable.complete(known.position, known.record_index)
+            self.memtable.complete(known.position, known.record_index, known.due_ms)
         self._note_settled(known.position, known.record_index)
         if self.dropped and (known.position, known.record_index) in self.dropped:
             return 1  # not in the queue now, but a later start finds it there
@@ -521,7 +521,7 @@ cdef class Projections:
             elif not self._is_gone(accept_pos, index):
                 self._complete_queued(partition, entry, live)
             if self.memtable is not None:
-                self.memtable.complete(accept_pos, index)
+                self.memtable.complete(accept_pos, index, completed_due(entry))
             self._note_settled(accept_pos, index)
             if size and self.ids.complete(
                 h.topic_id, name, size, accept_pos, index, state, h.position + h.size,
@@ -544,12 +544,11 @@ cdef class Projections:
 
     cdef int _complete_queued(self, Partition partition, const uint8_t* entry, bint live) except -1:
         """Take a timer out of the due queue that a frame has completed."""
-        cdef int64_t due_ms = load_i64(entry + COMPLETED_AT_DUE) if has_due(entry) else -1
         cdef bint was_pending = False
         if self.due.pending_of(partition.handle) > 0:
             was_pending = self.due.cancel(
                 load_i64(entry + COMPLETED_AT_ACCEPT_POS), load_i32(entry + COMPLETED_AT_INDEX),
-                partition.handle, due_ms,
+                partition.handle, completed_due(entry),
             )
             if was_pending:
                 self._complete_level(partition, entry)

@@ -17,7 +17,8 @@ from _core.timers.id_index cimport (
 from _core.timers.moved_frames cimport MovedFrames
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport load_i32, load_i64, load_u32, load_u64
-from _core.state.level_queues cimport LevelQueues
+from _core.state.level_queues cimport LEVELS_MAX, LevelQueues
+from _core.state.partition_rows cimport PENDING_ROW_SIZE
 from _core.state.projections cimport Projections
 
 cdef enum:
@@ -124,6 +125,65 @@ cdef class RunLoader:
                         with gil:
                             self.moved.put(timer.position, body_pos)
                 row += RUN_TIMER_SIZE
+
+    def load_due(self, bytes rows not None):
+        """Add the timers of a block of the TimerLog, whose counts are restored already.
+
+        Args:
+            rows: pending timers, as `RunMerge.take` returns them in a whole merge.
+
+        Returns:
+            The due time of the last one, epoch ms.
+
+        Raises:
+            MemoryError: some of the timers are in the queue.
+        """
+        cdef const uint8_t* row = <const uint8_t*><const char*>rows
+        cdef const uint8_t* end = row + len(rows)
+        cdef Timer timer
+        cdef int64_t body_pos
+        timer.due_ms = -1
+        with nogil:
+            while row < end:
+                timer.due_ms = load_i64(row + RUN_TIMER_AT_DUE)
+                timer.partition = self._find_handle(
+                    load_i32(row + RUN_TIMER_AT_TOPIC_ID), load_i32(row + RUN_TIMER_AT_PARTITION)
+                )
+                if timer.partition != NO_HANDLE:
+                    timer.position = load_i64(row + RUN_TIMER_AT_ACCEPT_POS)
+                    timer.record_index = load_i32(row + RUN_TIMER_AT_INDEX)
+                    self.due.load(&timer)
+                    self.timers += 1
+                    body_pos = load_i64(row + RUN_TIMER_AT_BODY_POS)
+                    if body_pos != timer.position:
+                        with gil:
+                            self.moved.put_saved(timer.position, body_pos)
+                row += RUN_TIMER_SIZE
+        return timer.due_ms
+
+    def restore_counts(self, bytes rows not None):
+        """Restore how many timers are pending, the result of `pending_rows`.
+
+        Raises:
+            ValueError: it is not for these topics; some is restored.
+        """
+        cdef const uint8_t* row = <const uint8_t*><const char*>rows
+        cdef const uint8_t* end = row + len(rows)
+        cdef int32_t handle, level
+        cdef int64_t count
+        if len(rows) % PENDING_ROW_SIZE:
+            raise ValueError("the counts of pending timers are cut off")
+        while row < end:
+            level = load_i32(row + 8)
+            count = load_i64(row + 12)
+            handle = self._find_handle(load_i32(row), max(load_i32(row + 4), 0))
+            if handle == NO_HANDLE or count < 1 or not 0 <= level <= LEVELS_MAX:
+                raise ValueError("a count of pending timers is of no partition or no level")
+            if level:
+                self.levels.restore_count(handle, level, count)
+            else:
+                self.due.restore_count(handle, count)
+            row += PENDING_ROW_SIZE
 
     cdef int _put_id(self, const uint8_t* row, int32_t handle) except -1 nogil:
         cdef NameKey key = NameKey(

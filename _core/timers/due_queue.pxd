@@ -7,6 +7,7 @@ from _core.timers.cancelled_timers cimport CancelledTimers
 
 cdef class DueQueue:
     cdef readonly int64_t pending
+    cdef readonly int64_t loaded_ms    # later timers may be left to load; INT64_MAX: none
     cdef DueTree tree
     cdef readonly DueWheels wheels
     cdef CancelledTimers cancelled
@@ -17,6 +18,11 @@ cdef class DueQueue:
     cdef dict held            # by topic: a HeldTimers, if the topic holds timers back
     # Adds a pending timer. due_ms >= 0; the timer is not pending yet.
     cdef int push(self, const Timer* timer) except -1 nogil
+    # Adds a timer of a saved state whose counts were restored; one that was cancelled since is
+    # dropped.
+    cdef int load(self, const Timer* timer) except -1 nogil
+    # Counts timers of a partition that `load` will add, or has added.
+    cdef int restore_count(self, int32_t partition, int64_t count) except -1
     # Takes up to `limit` timers due by now_ms, by due time, then arrival. Returns the count.
     cdef Py_ssize_t pop_due(self, int64_t now_ms, Timer* out, Py_ssize_t limit) except -1 nogil
     # Makes popped timers pending again; drops those of forgotten partitions.
@@ -36,6 +42,8 @@ cdef class DueQueue:
     # A time before which no timer is due; -1 when empty. It is earlier than the first pending timer
     # only if a cancelled timer precedes it. Popping at that time removes the cancelled timer.
     cdef int64_t next_due_ms(self) noexcept nogil
+    # Whether a timer is due, or may be: one that is not loaded yet, or is cancelled.
+    cdef bint may_have_due(self, int64_t now_ms) noexcept nogil
     # Examines about `budget` entries and removes the cancelled ones, if a sweep is in progress: one
     # starts when they outnumber the pending timers. Pushes, pops and cancels sweep a little; an
     # idle broker may do more. Returns whether work is left.

@@ -12,6 +12,9 @@ Guarantees:
  - No call does more than a few thousand steps of work, however many timers are pending, so the
    event loop never stalls.
 
+A start restores the counts of a saved state at once and its timers in pieces, in the order of due
+times, up to `loaded_ms`. A timer that is due later stays in the queue, although it may be known.
+
 A cancelled timer keeps its entry until the entry reaches the front; `CancelledTimers` records which
 timers are cancelled. When these outnumber the pending timers, a sweep removes their entries
 incrementally, a few with each call.
@@ -61,9 +64,12 @@ cdef class DueQueue:
     Attributes:
         pending: number of pending timers.
         wheels: how many of them are due when.
+        loaded_ms: timers that are due before this time are all in memory, epoch ms; the highest
+            number if all timers are.
     """
 
     def __cinit__(self):
+        self.loaded_ms = INT64_MAX
         self.cancelled = CancelledTimers()
         self.tree = DueTree(self.cancelled)
         self.wheels = DueWheels(self.tree)
@@ -115,12 +121,36 @@ cdef class DueQueue:
             self.sweep(SWEEP_CALL_CREDIT)
         return 0
 
+    # Load
+
+    cdef int restore_count(self, int32_t partition, int64_t count) except -1:
+        self._ensure_counter(partition)
+        self.partition_pending[partition] += count
+        self.pending += count
+        return 0
+
+    cdef int load(self, const Timer* timer) except -1 nogil:
+        if self.cancelled.claim(timer.position, timer.record_index, timer.partition):
+            return 0
+        self._ensure_counter(timer.partition)
+        return self.tree.push(timer)
+
+    def note_loaded(self, int64_t loaded_ms):
+        """Note that all timers due before a time are loaded, epoch ms; INT64_MAX: all are."""
+        self.loaded_ms = loaded_ms
+
+    @property
+    def is_loaded(self):
+        """Whether all timers are in memory."""
+        return self.loaded_ms == INT64_MAX
+
     # Pop
 
     cdef Py_ssize_t pop_due(self, int64_t now_ms, Timer* out, Py_ssize_t limit) except -1 nogil:
         cdef Py_ssize_t count = 0
         cdef Timer bound
         cdef int source
+        now_ms = min(now_ms, self.loaded_ms - 1)
         if self.is_sweeping:
             self.sweep(SWEEP_POP_CREDIT)
         self.tree.unready_ms = 0    # timers may have been pushed since the last call
@@ -241,7 +271,11 @@ cdef class DueQueue:
 
     cdef int64_t next_due_ms(self) noexcept nogil:
         cdef int64_t due_ms = self.tree.min_due_ms()
-        return due_ms if self.pending and due_ms < INT64_MAX else -1
+        # What is due later waits for those that are loaded; that ends with another look at this.
+        return due_ms if self.pending and due_ms < self.loaded_ms else -1
+
+    cdef bint may_have_due(self, int64_t now_ms) noexcept nogil:
+        return self.pending > 0 and min(self.tree.min_due_ms(), self.loaded_ms) <= now_ms
 
     # Cancel
 
@@ -306,7 +340,7 @@ cdef class DueQueue:
         """
         cdef bint has_more
         with nogil:
-            has_more = self.wheels.advance(now_ms, budget)
+            has_more = self.wheels.advance(now_ms, self.loaded_ms, budget)
         return has_more
 
     def tally(self, int64_t[::1] counts not None, int64_t begin_ms, int64_t step_ms):
@@ -341,6 +375,10 @@ cdef class DueQueue:
         """
         return self.next_due_ms()
 
+    def has_due(self, int64_t now_ms):
+        """Whether a timer is due by a time, epoch ms, or may be: one that is not loaded yet."""
+        return self.may_have_due(now_ms)
+
     def first_due(self, int64_t entry_max):
         """The due time of the first pending timer, epoch ms, kept timers excepted; -1 if empty.
 
@@ -348,7 +386,7 @@ cdef class DueQueue:
             entry_max: entries to look at. If cancelled ones are that many, the result is a time
                 before which no timer is due.
         """
-        cdef int64_t due_ms = self.tree.first_pending_ms(entry_max)
+        cdef int64_t due_ms = min(self.tree.first_pending_ms(entry_max), self.loaded_ms)
         return due_ms if self.pending and due_ms < INT64_MAX else -1
 
     @property

@@ -18,8 +18,8 @@ cdef class DueWheels:
     # Timers are gone whose due times are not known.
     cdef void lose(self) noexcept nogil
     # Extends what the wheels count, by a walk of about `budget` timers. Returns whether it has more
-    # to do.
-    cdef bint advance(self, int64_t now_ms, int64_t budget) noexcept nogil
+    # to do. It does not go beyond the timers that are loaded.
+    cdef bint advance(self, int64_t now_ms, int64_t loaded_ms, int64_t budget) noexcept nogil
     # How many timers are due in the second that has this time or, if that is not known, in its
     # minute; -1: neither is.
     cdef int64_t count_at(self, int64_t due_ms, bint* is_minute) noexcept nogil

@@ -18,7 +18,7 @@ Layer 0: no I/O, no clock. Used by the event loop thread.
 """
 
 cimport cython
-from libc.stdint cimport int64_t
+from libc.stdint cimport INT64_MAX, int64_t
 
 from _core.bytes.debug cimport SELF_CHECKS
 from _core.timers.due_tree cimport DUE_MS_END, DueTree
@@ -80,15 +80,39 @@ cdef class DueWheels:
         """Whether the minutes have every timer from their first one on."""
         return not self.is_lost and self.minutes.until.due_ms == DUE_MS_END
 
+    # Saved and restored with a state
+
+    def save(self):
+        """Encode the counts by minutes; None if they do not have every timer.
+
+        O(minutes that have timers, in pages of 256).
+        """
+        return self.minutes.save() if self._is_whole() else None
+
+    def restore(self, bytes saved):
+        """Restore the result of `save`, before a timer is pushed or loaded.
+
+        Raises:
+            ValueError: it is not the result of `save`; the counts are lost.
+        """
+        self.is_lost = True
+        if saved is not None:
+            self.minutes.restore(saved)
+            self.minutes.until = timer_at(DUE_MS_END)
+            self.is_lost = False
+
     # The walk
 
-    cdef bint advance(self, int64_t now_ms, int64_t budget) noexcept nogil:
+    cdef bint advance(self, int64_t now_ms, int64_t loaded_ms, int64_t budget) noexcept nogil:
         cdef int64_t near_ms = now_ms - now_ms % SECOND_MS + NEAR_MS
+        cdef int64_t end_ms = min(near_ms, loaded_ms)
         cdef int64_t kept_ms = self.kept_max_ms + MINUTE_MS
         cdef int64_t minute_ms = now_ms - now_ms % MINUTE_MS
         cdef int64_t from_ms = max(minute_ms, kept_ms - kept_ms % MINUTE_MS)
         cdef int64_t reached_ms = self.seconds.until.due_ms
         if self.is_lost or from_ms < self.minutes.from_ms:
+            if loaded_ms < INT64_MAX:
+                return False    # later, when the walk finds all of them
             self.minutes.begin(from_ms)
             self.is_lost = False
             self.seconds.begin(from_ms)
@@ -99,8 +123,8 @@ cdef class DueWheels:
             # At first, after a long sleep, or after a step back of the clock.
             self.seconds.begin(from_ms)
         self._walk(self.minutes, DUE_MS_END, &budget)
-        self._walk(self.seconds, near_ms, &budget)
-        return not self._is_whole() or self.seconds.until.due_ms < near_ms
+        self._walk(self.seconds, end_ms, &budget)
+        return not self._is_whole() or self.seconds.until.due_ms < end_ms
 
     cdef void _walk(self, TimeWheel wheel, int64_t end_ms, int64_t* budget) noexcept nogil:
         """Move the bound of a wheel towards a time, and count the timers on the way."""

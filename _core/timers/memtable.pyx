@@ -7,15 +7,16 @@ an id, in the order of the log. At a checkpoint it replaces the memtable by a ne
 sorts the old one and writes its rows as blocks of a run file. A timer that was pushed and completed
 within one memtable yields no row, and an id only its last change.
 
-A row takes 48 bytes for a timer, 16 for a completed timer and 48 for a change of an id, and 24 more
-while it is sorted and written.
+A row takes 56 bytes for a timer, 24 for a completed timer and 48 for a change of an id. While it is
+sorted and written it takes 32 more, and a row of a timer twice as many: it is sorted by arrival,
+and by due time for the TimerLog.
 
 Layer 0: no I/O, no clock. Used by one thread at a time.
 """
 
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
@@ -23,15 +24,17 @@ from _core.timers.due_queue cimport Timer
 from _core.timers.id_index cimport DELIVERED, STATE_BITS, NameSlot, due_ms_of, level_of
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport load_i32, load_i64, store_u32, store_u64
-from _core.timers.run_rows cimport RowKey, is_key_before, is_key_equal
+from _core.timers.run_rows cimport RowKey, is_key_before, is_key_equal, size_of_completed
 
 cdef enum:
     CHUNK_BITS = 12
     CHUNK_ROWS = 1 << CHUNK_BITS
     INSERTION_COUNT = 16          # up to this count, insertion sort is used
+    RADIX_BITS = 11
+    RADIX = 1 << RADIX_BITS       # counters that stay in the processor's first cache
 
 # A block has room for a row of each kind.
-assert RUN_BLOCK_SIZE_MAX >= RUN_TIMER_SIZE + RUN_COMPLETED_SIZE
+assert RUN_BLOCK_SIZE_MAX >= RUN_TIMER_SIZE + RUN_COMPLETED_DUE_SIZE
 
 
 # Rows
@@ -125,12 +128,17 @@ cdef RowKey key_of(const Rows* rows, int64_t i) noexcept nogil:
     cdef const PushedTimer* pushed
     if rows.kind == ROWS_NAMED:
         slot = <const NameSlot*>row_at(rows, i)
-        return RowKey(slot.hash_high, slot.hash_low, slot.topic_id)
+        return RowKey(0, slot.hash_high, slot.hash_low, slot.topic_id)
     if rows.kind == ROWS_COMPLETED:
         completed = <const CompletedTimer*>row_at(rows, i)
-        return RowKey(<uint64_t>completed.position, <uint32_t>completed.record_index, 0)
+        return RowKey(0, <uint64_t>completed.position, <uint32_t>completed.record_index, 0)
     pushed = <const PushedTimer*>row_at(rows, i)
-    return RowKey(<uint64_t>pushed.position, <uint32_t>pushed.record_index, 0)
+    return RowKey(0, <uint64_t>pushed.position, <uint32_t>pushed.record_index, 0)
+
+
+cdef inline int64_t due_of(const Rows* rows, int64_t i) noexcept nogil:
+    """REQUIRES: rows of pushed or completed timers, whose first field is the due time."""
+    return (<const int64_t*>row_at(rows, i))[0]
 
 
 cdef bint sort_rows(const Rows* rows, SortedRows* out) noexcept nogil:
@@ -153,6 +161,60 @@ cdef bint sort_rows(const Rows* rows, SortedRows* out) noexcept nogil:
     return True
 
 
+cdef void radix_pass(
+    const DueRef* refs, DueRef* out, int64_t count, int64_t first_ms, int shift
+) noexcept nogil:
+    """Sort by some bits of the due time; equal ones keep their order."""
+    cdef int64_t ends[RADIX]
+    cdef int64_t i, sum = 0, digit
+    memset(ends, 0, sizeof(ends))
+    for i in range(count):
+        ends[((refs[i].due_ms - first_ms) >> shift) & (RADIX - 1)] += 1
+    for i in range(RADIX):
+        sum += ends[i]
+        ends[i] = sum - ends[i]
+    for i in range(count):
+        digit = ((refs[i].due_ms - first_ms) >> shift) & (RADIX - 1)
+        out[ends[digit]] = refs[i]
+        ends[digit] += 1
+
+
+cdef bint sort_by_due(const Rows* rows, const SortedRows* by_id, SortedRows* out) noexcept nogil:
+    """Sort rows that are sorted by id by due time, then by id. False if there is no memory.
+
+    A radix sort: the due times are in no order, and a merge sort would compare each of a million
+    rows twenty times.
+    """
+    cdef int64_t count = by_id.count, first_ms = INT64_MAX, last_ms = INT64_MIN, i
+    cdef DueRef* refs
+    cdef DueRef* other
+    cdef int shift = 0
+    if count == 0:
+        return True
+    refs = <DueRef*>malloc(count * sizeof(DueRef))
+    other = <DueRef*>malloc(count * sizeof(DueRef))
+    out.refs = <SortRef*>malloc(count * sizeof(SortRef))
+    if refs == NULL or other == NULL or out.refs == NULL:
+        free(refs)
+        free(other)
+        return False
+    for i in range(count):
+        refs[i] = DueRef(due_of(rows, by_id.refs[i].at), <uint32_t>i)
+        first_ms = min(first_ms, refs[i].due_ms)
+        last_ms = max(last_ms, refs[i].due_ms)
+    while shift < 64 and (last_ms - first_ms) >> shift:
+        radix_pass(refs, other, count, first_ms, shift)
+        refs, other = other, refs
+        shift += RADIX_BITS
+    for i in range(count):
+        out.refs[i] = by_id.refs[refs[i].at]
+        out.refs[i].key.due_ms = refs[i].due_ms
+    free(refs)
+    free(other)
+    out.count = count
+    return True
+
+
 cdef inline void skip_repeats(SortedRows* rows) noexcept nogil:
     """Skip to the last of equal keys: a timer has a row for each frame that held it."""
     while rows.next + 1 < rows.count and is_key_equal(
@@ -161,13 +223,38 @@ cdef inline void skip_repeats(SortedRows* rows) noexcept nogil:
         rows.next += 1
 
 
+cdef void store_completed(int kind, uint8_t* out, const RowKey* key) noexcept nogil:
+    memset(out, 0, size_of_completed(kind))
+    store_u64(out + RUN_COMPLETED_AT_ACCEPT_POS, key.high)
+    store_u32(out + RUN_COMPLETED_AT_INDEX, key.low)
+    out[RUN_COMPLETED_AT_KIND] = RUN_ROW_COMPLETED
+    if kind == RUN_DUE:
+        out[RUN_COMPLETED_AT_KIND] = RUN_ROW_COMPLETED_DUE
+        store_u64(out + RUN_COMPLETED_DUE_AT_DUE, <uint64_t>key.due_ms)
+
+
+cdef void store_pending(uint8_t* out, const PushedTimer* timer) noexcept nogil:
+    memset(out, 0, RUN_TIMER_SIZE)
+    store_u64(out + RUN_TIMER_AT_ACCEPT_POS, timer.position)
+    store_u32(out + RUN_TIMER_AT_INDEX, timer.record_index)
+    out[RUN_TIMER_AT_KIND] = RUN_ROW_PENDING
+    out[RUN_TIMER_AT_LEVEL] = <uint8_t>timer.level
+    store_u64(out + RUN_TIMER_AT_DUE, timer.due_ms)
+    store_u64(out + RUN_TIMER_AT_LEVEL_OFFSET, timer.level_offset)
+    store_u32(out + RUN_TIMER_AT_TOPIC_ID, timer.topic_id)
+    store_u32(out + RUN_TIMER_AT_PARTITION, timer.partition)
+    store_u64(out + RUN_TIMER_AT_BODY_POS, timer.body_pos)
+
+
 @cython.final
 @cython.no_gc    # it holds no objects
 cdef class TimerMemtable:
-    """Rows for the next timer run and the next id run.
+    """Rows for the next runs of timers, of the TimerLog and of ids.
 
     Attributes:
         is_sorted: whether `sort` was called. No row may be added then.
+        unplaced: number of completed timers whose due times are not known: a frame of an older
+            latermq completed them. With any, it has no rows for the TimerLog.
     """
 
     def __cinit__(self):
@@ -206,9 +293,12 @@ cdef class TimerMemtable:
             load_i64(entry + TIMER_AT_LEVEL_OFFSET), body_pos,
         )
 
-    cdef int complete(self, int64_t position, int32_t record_index) except -1:
+    cdef int complete(self, int64_t position, int32_t record_index, int64_t due_ms) except -1:
         assert not self.is_sorted
-        (<CompletedTimer*>new_row(&self.completed))[0] = CompletedTimer(position, record_index)
+        (<CompletedTimer*>new_row(&self.completed))[0] = CompletedTimer(
+            due_ms, position, record_index
+        )
+        self.unplaced += due_ms < 0
         return 0
 
     cdef int name(self, const NameSlot* slot, int32_t partition) except -1:
@@ -235,6 +325,7 @@ cdef class TimerMemtable:
         assert not self.is_sorted
         append_rows(&self.pushed, &newer.pushed)
         append_rows(&self.completed, &newer.completed)
+        self.unplaced += newer.unplaced
 
     def add_ids(self, TimerMemtable newer not None):
         """Append a copy of the rows of ids of the next memtable; otherwise as `add_timers`."""
@@ -258,7 +349,29 @@ cdef class TimerMemtable:
         append_rows(&self.pushed, &newer.pushed)
         append_rows(&self.completed, &newer.completed)
         append_rows(&self.named, &newer.named)
+        self.unplaced += newer.unplaced
         newer._free_all()
+
+    def add_rows(self, bytes rows not None):
+        """Add pending timers of a whole merge: those of a TimerLog that is written anew.
+
+        Args:
+            rows: as `RunMerge.take` returns them for RUN_TIMERS.
+
+        Raises:
+            MemoryError: some rows were added; discard this memtable.
+        """
+        cdef const uint8_t* row = <const uint8_t*><const char*>rows
+        cdef const uint8_t* end = row + len(rows)
+        assert not self.is_sorted
+        while row < end:
+            (<PushedTimer*>new_row(&self.pushed))[0] = PushedTimer(
+                load_i64(row + RUN_TIMER_AT_DUE), load_i64(row + RUN_TIMER_AT_ACCEPT_POS),
+                load_i64(row + RUN_TIMER_AT_LEVEL_OFFSET), load_i64(row + RUN_TIMER_AT_BODY_POS),
+                load_i32(row + RUN_TIMER_AT_INDEX), load_i32(row + RUN_TIMER_AT_TOPIC_ID),
+                load_i32(row + RUN_TIMER_AT_PARTITION), row[RUN_TIMER_AT_LEVEL],
+            )
+            row += RUN_TIMER_SIZE
 
     # On a thread
 
@@ -267,15 +380,21 @@ cdef class TimerMemtable:
             sort_rows(&self.pushed, &self.sorted_pushed)
             and sort_rows(&self.completed, &self.sorted_completed)
             and sort_rows(&self.named, &self.sorted_named)
+            and sort_by_due(&self.pushed, &self.sorted_pushed, &self.due_pushed)
+            and sort_by_due(&self.completed, &self.sorted_completed, &self.due_completed)
         )
 
     cdef void _free_refs(self) noexcept nogil:
         free(self.sorted_pushed.refs)
         free(self.sorted_completed.refs)
         free(self.sorted_named.refs)
+        free(self.due_pushed.refs)
+        free(self.due_completed.refs)
         memset(&self.sorted_pushed, 0, sizeof(SortedRows))
         memset(&self.sorted_completed, 0, sizeof(SortedRows))
         memset(&self.sorted_named, 0, sizeof(SortedRows))
+        memset(&self.due_pushed, 0, sizeof(SortedRows))
+        memset(&self.due_completed, 0, sizeof(SortedRows))
 
     cdef void _free_all(self) noexcept nogil:
         self._free_refs()
@@ -288,14 +407,15 @@ cdef class TimerMemtable:
         cdef const PushedTimer* timer = <const PushedTimer*>row_at(&self.pushed, ref.at)
         return timer.body_pos == timer.position
 
-    cdef Py_ssize_t _fill_timers(self, uint8_t* out, Py_ssize_t size) noexcept nogil:
+    cdef Py_ssize_t _fill_timers(
+        self, int kind, SortedRows* pushed, SortedRows* completed, uint8_t* out, Py_ssize_t size
+    ) noexcept nogil:
         """Write rows of at most `size` bytes, without timers that were accepted and completed.
 
         A timer that was carried and completed may have an older row in a run: its completion stays.
         Returns the number of bytes.
         """
-        cdef SortedRows* pushed = &self.sorted_pushed
-        cdef SortedRows* completed = &self.sorted_completed
+        cdef int completed_size = size_of_completed(kind)
         cdef const PushedTimer* timer
         cdef const SortRef* ref
         cdef Py_ssize_t used = 0
@@ -315,11 +435,8 @@ cdef class TimerMemtable:
                         is_new = self._is_new(&pushed.refs[pushed.next])
                         skip_repeats(pushed)
                     if not is_new:
-                        memset(out + used, 0, RUN_COMPLETED_SIZE)
-                        store_u64(out + used + RUN_COMPLETED_AT_ACCEPT_POS, ref.key.high)
-                        store_u32(out + used + RUN_COMPLETED_AT_INDEX, ref.key.low)
-                        out[used + RUN_COMPLETED_AT_KIND] = RUN_ROW_COMPLETED
-                        used += RUN_COMPLETED_SIZE
+                        store_completed(kind, out + used, &ref.key)
+                        used += completed_size
                     completed.next += 1
                     pushed.next += is_equal
                     continue
@@ -328,16 +445,7 @@ cdef class TimerMemtable:
             skip_repeats(pushed)
             timer = <const PushedTimer*>row_at(&self.pushed, pushed.refs[pushed.next].at)
             pushed.next += 1
-            memset(out + used, 0, RUN_TIMER_SIZE)
-            store_u64(out + used + RUN_TIMER_AT_ACCEPT_POS, timer.position)
-            store_u32(out + used + RUN_TIMER_AT_INDEX, timer.record_index)
-            out[used + RUN_TIMER_AT_KIND] = RUN_ROW_PENDING
-            out[used + RUN_TIMER_AT_LEVEL] = <uint8_t>timer.level
-            store_u64(out + used + RUN_TIMER_AT_DUE, timer.due_ms)
-            store_u64(out + used + RUN_TIMER_AT_LEVEL_OFFSET, timer.level_offset)
-            store_u32(out + used + RUN_TIMER_AT_TOPIC_ID, timer.topic_id)
-            store_u32(out + used + RUN_TIMER_AT_PARTITION, timer.partition)
-            store_u64(out + used + RUN_TIMER_AT_BODY_POS, timer.body_pos)
+            store_pending(out + used, timer)
             used += RUN_TIMER_SIZE
         return used
 
@@ -386,12 +494,13 @@ cdef class TimerMemtable:
                 raise MemoryError("cannot allocate memory to sort the rows of a checkpoint")
             self.is_sorted = True
         self.sorted_pushed.next = self.sorted_completed.next = self.sorted_named.next = 0
+        self.due_pushed.next = self.due_completed.next = 0
 
     def next_block(self, int kind):
         """Encode the next rows of a run file.
 
         Args:
-            kind: RUN_TIMERS or RUN_IDS.
+            kind: RUN_TIMERS, RUN_DUE if nothing is unplaced, or RUN_IDS.
 
         Returns:
             The rows, at most RUN_BLOCK_SIZE_MAX bytes; empty after the last ones.
@@ -399,12 +508,19 @@ cdef class TimerMemtable:
         cdef uint8_t* out
         cdef Py_ssize_t used
         assert self.is_sorted
+        assert kind != RUN_DUE or self.unplaced == 0
         out = <uint8_t*>malloc(RUN_BLOCK_SIZE_MAX)
         if out == NULL:
             raise MemoryError("cannot allocate a block of a run")
         with nogil:
             if kind == RUN_TIMERS:
-                used = self._fill_timers(out, RUN_BLOCK_SIZE_MAX)
+                used = self._fill_timers(
+                    kind, &self.sorted_pushed, &self.sorted_completed, out, RUN_BLOCK_SIZE_MAX
+                )
+            elif kind == RUN_DUE:
+                used = self._fill_timers(
+                    kind, &self.due_pushed, &self.due_completed, out, RUN_BLOCK_SIZE_MAX
+                )
             else:
                 used = self._fill_ids(out, RUN_BLOCK_SIZE_MAX)
         try:
@@ -419,7 +535,7 @@ cdef class TimerMemtable:
 
     def row_count(self, int kind):
         """Number of rows of that kind, including those that cancel each other out."""
-        if kind == RUN_TIMERS:
+        if kind != RUN_IDS:
             return self.pushed.count + self.completed.count
         return self.named.count
 

@@ -19,6 +19,8 @@ cdef class MovedFrames:
     cdef MovedShard shards[MOVED_SHARDS]
     # Notes that the pending timers of an accept frame are now in the carry frame at `place`.
     cdef int put(self, int64_t accept_pos, int64_t place) except -1
+    # The same for a place that a saved state has; a later one may be known already.
+    cdef int put_saved(self, int64_t accept_pos, int64_t place) except -1
     # Whether the timers of an accept frame were carried.
     cdef bint holds(self, int64_t accept_pos) noexcept nogil
     # The log position of the frame that has the pending timers of an accept frame; -1 if there is

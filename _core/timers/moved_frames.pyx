@@ -75,6 +75,10 @@ cdef class MovedFrames:
         self.limit = max(self.limit, accept_pos + 1)
         return 0
 
+    cdef int put_saved(self, int64_t accept_pos, int64_t place) except -1:
+        cdef const MovedFrame* found = self._find(accept_pos)
+        return 0 if found != NULL and found.place > place else self.put(accept_pos, place)
+
     cdef int _make_room(self, MovedShard* shard) except -1:
         """Drop dead entries, and grow so that less than half of the slots are taken."""
         cdef uint32_t live = 0, capacity, i

@@ -4,11 +4,12 @@ Layer 0: no I/O, no clock.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport INT64_MAX, int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t
 from libc.string cimport memcpy
 
 from _core.bytes.layout cimport *
-from _core.bytes.octets cimport load_i64
+from _core.bytes.octets cimport load_i64, load_u64
+from _core.timers.run_rows cimport RowKey, is_key_before, key_of_row
 
 
 def rows_between(bytes rows not None, int64_t start, int64_t cut):
@@ -32,6 +33,55 @@ def rows_between(bytes rows not None, int64_t start, int64_t cut):
                 memcpy(out + used, p + at, RUN_TIMER_SIZE)
                 used += RUN_TIMER_SIZE
     return found[:used]
+
+
+def rows_due_after(bytes rows not None, bytes last not None):
+    """Return the rows of timers that are due after another one, in the order of delivery.
+
+    Args:
+        rows: pending timers, as a whole merge returns them.
+        last: the row of that timer; b"": return all.
+    """
+    cdef const uint8_t* p = <const uint8_t*><const char*>rows
+    cdef Py_ssize_t size = len(rows), i, at, used = 0
+    cdef bytes found
+    cdef uint8_t* out
+    cdef RowKey bound, key
+    if not last:
+        return rows
+    assert len(last) == RUN_TIMER_SIZE
+    bound = key_of_row(RUN_DUE, <const uint8_t*><const char*>last)
+    found = PyBytes_FromStringAndSize(NULL, size)
+    out = <uint8_t*><char*>found
+    with nogil:
+        for i in range(size // RUN_TIMER_SIZE):
+            at = i * RUN_TIMER_SIZE
+            key = key_of_row(RUN_DUE, p + at)
+            if is_key_before(&bound, &key):
+                memcpy(out + used, p + at, RUN_TIMER_SIZE)
+                used += RUN_TIMER_SIZE
+    return found[:used]
+
+
+def sum_of_rows(bytes rows not None):
+    """Return a sum of the rows of pending timers, modulo 2^64, that does not depend on their order.
+
+    Args:
+        rows: as a whole merge returns them.
+    """
+    cdef const uint8_t* p = <const uint8_t*><const char*>rows
+    cdef Py_ssize_t count = len(rows) // RUN_TIMER_SIZE, i
+    cdef uint64_t total = 0, hashed
+    cdef int at
+    with nogil:
+        for i in range(count):
+            hashed = 0
+            for at in range(0, RUN_TIMER_SIZE, 8):
+                # The finalizer of SplitMix64, so that no two fields can cancel each other out.
+                hashed = (hashed ^ load_u64(p + i * RUN_TIMER_SIZE + at)) * 0xBF58476D1CE4E5B9ULL
+                hashed ^= hashed >> 31
+            total += hashed
+    return total
 
 
 def lowest_place(bytes rows not None, int64_t start):

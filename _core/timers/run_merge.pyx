@@ -52,7 +52,12 @@ cdef bint is_row_sound(int kind, const uint8_t* row, Py_ssize_t left) noexcept n
     if left < RUN_COMPLETED_SIZE or load_i64(row + RUN_TIMER_AT_ACCEPT_POS) < 0:
         return False
     if row[RUN_TIMER_AT_KIND] == RUN_ROW_COMPLETED:
-        return True
+        return kind == RUN_TIMERS
+    if row[RUN_TIMER_AT_KIND] == RUN_ROW_COMPLETED_DUE:
+        return (
+            kind == RUN_DUE and left >= RUN_COMPLETED_DUE_SIZE
+            and 0 <= load_i64(row + RUN_COMPLETED_DUE_AT_DUE) < DUE_MS_END
+        )
     return (
         row[RUN_TIMER_AT_KIND] == RUN_ROW_PENDING
         and left >= RUN_TIMER_SIZE
@@ -100,7 +105,7 @@ cdef class RowCheck:
     cdef RowKey last
 
     def __cinit__(self, int kind):
-        """Start before the first block of a run of that kind, RUN_TIMERS or RUN_IDS."""
+        """Start before the first block of a run of that kind: RUN_TIMERS, RUN_DUE or RUN_IDS."""
         self.kind = kind
 
     def find_unsound(self, block):
@@ -125,7 +130,7 @@ cdef class RunMerge:
     """One merge. All blocks fed to it must have passed `RowCheck`.
 
     Attributes:
-        kind: RUN_TIMERS or RUN_IDS.
+        kind: RUN_TIMERS, RUN_DUE or RUN_IDS.
         out_rows: number of rows that `take` will return.
     """
 
@@ -136,7 +141,7 @@ cdef class RunMerge:
         """Start a merge.
 
         Args:
-            kind: RUN_TIMERS or RUN_IDS.
+            kind: RUN_TIMERS, RUN_DUE or RUN_IDS.
             source_count: number of runs. Sources are numbered from 0, the oldest run.
             topics: ids of the existing topics.
             is_whole: whether the merge includes all older runs.
@@ -188,7 +193,7 @@ cdef class RunMerge:
             completed_pos = load_i64(row + RUN_ID_AT_COMPLETED_POS)
             if self.is_whole and completed_pos and completed_pos <= self.forget_pos:
                 return
-        elif size == RUN_COMPLETED_SIZE:
+        elif row[RUN_TIMER_AT_KIND] != RUN_ROW_PENDING:
             if self.is_whole:
                 return
         elif not self._is_topic_known(load_i32(row + RUN_TIMER_AT_TOPIC_ID)):
@@ -208,8 +213,8 @@ cdef class RunMerge:
             source = &self.sources[i]
             if source.row < source.end and is_key_equal(&source.key, key):
                 newest = source.row
-                if self.kind == RUN_TIMERS:
-                    if newest[RUN_TIMER_AT_KIND] == RUN_ROW_COMPLETED:
+                if self.kind != RUN_IDS:
+                    if newest[RUN_TIMER_AT_KIND] != RUN_ROW_PENDING:
                         completed = newest
                     else:
                         has_first |= is_first_row(newest)

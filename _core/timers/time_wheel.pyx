@@ -14,18 +14,29 @@ Layer 0: no I/O, no clock. Used by the event loop thread.
 """
 
 cimport cython
-from libc.stdint cimport int64_t, uint64_t
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
+from _core.bytes.octets cimport load_u32, load_u64, store_u32, store_u64
 from _core.timers.timer_list cimport Timer, is_before
 
 cdef enum:
     CAPACITY_MIN = 16
+    SAVED_PAGE_SIZE = 12    # i64 number, u32 how many slots follow
+    SAVED_SLOT_SIZE = 5     # u8 slot, u32 count
 
 
 cdef inline int64_t home_of(int64_t number, int64_t capacity) noexcept nogil:
     """The place where probing begins, by Fibonacci hashing."""
     return <int64_t>((<uint64_t>number * 0x9E3779B97F4A7C15ULL) >> 32) & (capacity - 1)
+
+
+cdef int slots_taken(const WheelPage* page) noexcept nogil:
+    cdef int slot, taken = 0
+    for slot in range(PAGE_SLOTS):
+        taken += page.counts[slot] != 0
+    return taken
 
 
 @cython.final
@@ -148,6 +159,82 @@ cdef class TimeWheel:
         self.allocated_bytes -= self.page_count * <int64_t>sizeof(WheelPage)
         self.page_count = self.total = 0
         self.last = NULL
+
+    # Saved and restored
+
+    def save(self):
+        """Encode all counts: docs/FORMAT.md, due minutes."""
+        cdef Py_ssize_t size = 8
+        cdef bytes saved
+        cdef uint8_t* p
+        cdef const WheelPage* page
+        cdef int64_t i
+        cdef int slot, taken
+        for i in range(self.capacity):
+            if self.pages[i] != NULL:
+                size += SAVED_PAGE_SIZE + SAVED_SLOT_SIZE * slots_taken(self.pages[i])
+        saved = PyBytes_FromStringAndSize(NULL, size)
+        p = <uint8_t*><char*>saved
+        store_u64(p, <uint64_t>self.from_ms)
+        p += 8
+        for i in range(self.capacity):
+            page = self.pages[i]
+            if page == NULL:
+                continue
+            store_u64(p, <uint64_t>page.number)
+            taken = slots_taken(page)
+            store_u32(p + 8, taken)
+            p += SAVED_PAGE_SIZE
+            for slot in range(PAGE_SLOTS):
+                if page.counts[slot]:
+                    p[0] = <uint8_t>slot
+                    store_u32(p + 1, page.counts[slot])
+                    p += SAVED_SLOT_SIZE
+        return saved
+
+    def restore(self, bytes saved not None):
+        """Replace all counts by those that `save` encoded.
+
+        Raises:
+            ValueError: it is not the result of `save`; not all is counted.
+            MemoryError: not all is counted.
+        """
+        cdef const uint8_t* p = <const uint8_t*><const char*>saved
+        cdef const uint8_t* end = p + len(saved)
+        cdef int64_t page_ms
+        cdef uint32_t taken
+        self.begin(0)
+        if end - p < 8:
+            raise ValueError("the counts of a time wheel are cut off")
+        self.begin(<int64_t>load_u64(p))
+        p += 8
+        while p < end:
+            if end - p < SAVED_PAGE_SIZE:
+                raise ValueError("the counts of a time wheel are cut off")
+            page_ms = (<int64_t>load_u64(p) << PAGE_BITS) * self.slot_ms
+            taken = load_u32(p + 8)
+            p += SAVED_PAGE_SIZE
+            if taken > PAGE_SLOTS or end - p < taken * SAVED_SLOT_SIZE:
+                raise ValueError("the counts of a time wheel are cut off")
+            while taken:
+                if not self.add(page_ms + p[0] * self.slot_ms, load_u32(p + 1)):
+                    raise MemoryError("cannot allocate the counts of a time wheel")
+                p += SAVED_SLOT_SIZE
+                taken -= 1
+
+    def first_ms(self):
+        """Where the first slot begins that has a timer, epoch ms; -1 if none has."""
+        cdef const WheelPage* first = NULL
+        cdef int64_t i
+        cdef int slot
+        for i in range(self.capacity):
+            if self.pages[i] != NULL and (first == NULL or self.pages[i].number < first.number):
+                first = self.pages[i]
+        if first == NULL:
+            return -1
+        for slot in range(PAGE_SLOTS):
+            if first.counts[slot]:
+                return ((first.number << PAGE_BITS) + slot) * self.slot_ms
 
     # Counts
 

@@ -324,6 +324,7 @@ class LiveStatus:
             pending_timers_max=gauges.pending_timers_max,
             unreadable_timers=gauges.unreadable_timers,
             held_timers=gauges.held_timers,
+            unloaded_timers=gauges.unloaded_timers,
             next_due_at=broker.timers.next_due_ms(),
             damage_count=gauges.recovered_damage,
             damage=tuple(

@@ -160,6 +160,7 @@ _SCHEMAS: Final[dict[str, Any]] = {
         pending_timers_max={**_COUNT, "description": "how many there may be"},
         unreadable_timers={**_COUNT, "description": "due records that the disk cannot read"},
         held_timers={**_COUNT, "description": "due records that their topics hold back"},
+        unloaded_timers={**_COUNT, "description": "delayed records still being loaded"},
         next_due_at={**_MAYBE_INSTANT, "description": "no record is due earlier, epoch ms"},
         damage_count=_COUNT,
         damage={

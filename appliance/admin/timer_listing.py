@@ -16,6 +16,7 @@ from appliance.find import LIMIT_DEFAULT, LIMIT_MAX, for_json, until
 from appliance.model import TimerState
 from appliance.offline.frame_items import Item
 from appliance.pending_timers import (
+    EVER_MS,
     INTERVALS_DEFAULT,
     ListedTimer,
     MovedTimer,
@@ -30,6 +31,9 @@ from appliance.pending_timers import (
 from appliance.pump import Pump
 from appliance.timer_reader import UNREADABLE, TimerReader
 from appliance.units import MS_PER_MINUTE, MS_PER_SECOND, NS_PER_MS
+
+LOADED_PAUSE_S: Final = 0.005
+"""Between two looks whether more timers are loaded after a start."""
 
 READ_NS: Final = MS_PER_SECOND * NS_PER_MS
 """How long one list reads records; its answer says where the next one goes on."""
@@ -132,9 +136,22 @@ class TimerListing:
     async def _next(
         self, pump: Pump, selection: TimerSelection, limit: int, after: TimerPlace | None
     ) -> list[ListedTimer]:
+        until_ms = selection.due[1]
+        await self._loaded(pump, EVER_MS - 1 if until_ms is None else until_ms)
         async with self._turn:
             steps = self._broker.timers.steps_of_list(selection, limit, after)
             return [timer async for step in _taking_turns(steps, pump) for timer in step]
+
+    async def _loaded(self, pump: Pump, due_ms: int) -> None:
+        """Wait until all timers due up to a time are in memory, which they are soon after a start.
+
+        Raises:
+            NotReadyError: the broker is stopping.
+        """
+        while self._broker.timers.loaded_ms <= due_ms:
+            await asyncio.sleep(LOADED_PAUSE_S)
+            if pump.is_stopped:
+                raise NotReadyError("the broker is stopping")
 
     async def _read(self, pump: Pump, timers: list[ListedTimer], *, has_values: bool) -> list[Item]:
         """Read the records of the first of some timers, on a thread."""
@@ -219,6 +236,7 @@ class TimerListing:
         # It is read again only if its producer replaced it meanwhile.
         while not is_moved and (timer := timers.listed(topic, user_id)) is not None:
             await pump.durable(self._broker.wrote_pos)
+            await self._loaded(pump, timer[0])
             (item,) = await self._read(pump, [timer], has_values=True)
             if "problem" in item:
                 raise FindError("gone", item["problem"])
@@ -242,6 +260,7 @@ class TimerListing:
         """
         timers, moves = self._broker.timers, self._broker.timer_moves
         pump.release.check()
+        await self._loaded(pump, place[0])
         timer = timers.at_place(place)
         partition = None if timer is None else timers.find_partition(timer)
         if timer is None or partition is None:
@@ -284,6 +303,8 @@ class TimerListing:
         if from_ms is None:
             span_ms = request.step_ms * request.interval_count
             from_ms = forecast_from(self._broker.clock.wall_ms(), request.step_ms, span_ms)
+        if request.selection.topic is not None:
+            await self._loaded(pump, EVER_MS - 1)
         async with self._turn:
             steps = self._broker.timers.steps_of_count(
                 request.selection, from_ms, request.step_ms, request.interval_count

@@ -49,6 +49,8 @@ def _status_fields(found: Any) -> list[tuple[str, object]]:
     log = found["log"]
     due = found["next_due_at"]
     next_due = "" if due is None else f", the next one due {format_instant(due)}"
+    unloaded = found["unloaded_timers"]
+    loading = f"; {unloaded} of them are still being loaded" if unloaded else ""
     advertised = found["advertised"]
     note = "" if advertised == found["kafka"] else f" (advertised as {advertised})"
     flushed = {
@@ -74,7 +76,7 @@ def _status_fields(found: Any) -> list[tuple[str, object]]:
         ("topics", f"{found['topics']} with {counted(found['partitions'], 'partition')}"),
         ("groups", found["groups"]),
         ("connections", found["connections"]),
-        ("waiting", f"{found['pending_timers']} delayed records{next_due}"),
+        ("waiting", f"{found['pending_timers']} delayed records{next_due}{loading}"),
         ("damage", f"{found['damage_count']} parts" if found["damage_count"] else "none"),
     ]
     if found["unreadable_timers"]:

@@ -193,7 +193,8 @@ class Check:
         named |= {paths.snapshot(saved.number) for saved in self._data.checkpoint.states}
         # The runs that a damaged state snapshot names are unknown.
         is_known = len(self._states.states) == self._states.count
-        for directory in (paths.control, paths.timer, paths.index) if is_known else ():
+        derived = (paths.control, paths.timer, paths.index, paths.timer_log)
+        for directory in derived if is_known else ():
             unnamed = [path for path in self._files(directory) if path not in named]
             if unnamed:
                 files = counted(len(unnamed), "file")

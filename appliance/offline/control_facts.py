@@ -103,6 +103,9 @@ def _facts(kind: int, topic_id: int, payload: bytes) -> Iterator[tuple[FactKey, 
             names = ("start offset", "next offset", "highest timestamp", "log bytes")
             for name, value in zip(names, row, strict=True):
                 yield ("partition", topic, index, name), at, value
+    elif kind == snapshot.VALUE_PENDING:
+        for at, (topic, index, level, count) in _rows(snapshot.PENDING, payload):
+            yield ("pending timers", topic, index, level), at, count
     elif kind == snapshot.VALUE_UNIT_RUNS:
         for at, (topic, index, first, *row) in _rows(snapshot.UNIT_RUN, payload):
             yield ("run of offsets", topic, index, first), at, tuple(row)

@@ -12,8 +12,8 @@ from _core.bytes.layout import RUN_COMPLETED_SIZE, RUN_ID_SIZE, RUN_IDS, RUN_TIM
 from _core.state.projections import Projections
 from _core.timers.memtable import TimerMemtable
 from _core.timers.run_merge import RunMerge
+from appliance.store.runs.merging import memtable_blocks, merged_blocks
 from appliance.store.runs.run_files import CompletedRow, IdRow, TimerRow, rows_of
-from appliance.store.runs.run_set import KINDS, memtable_blocks, merged_blocks
 from appliance.units import MIB
 
 FOLD_BYTES: Final = 64 * MIB
@@ -46,7 +46,7 @@ class LogRows:
         memtable, self._memtable = self._memtable, TimerMemtable()
         self._projections.memtable = self._memtable
         memtable.sort()
-        for kind in KINDS:
+        for kind in self._blocks:
             merge = RunMerge(
                 kind, source_count=2, topics=self.topics, is_whole=True, forget_pos=self.forget_pos
             )

@@ -110,6 +110,12 @@ class Rebuild:
                 checkpoint.forget_states()
             finally:
                 checkpoint.close()
-        for directory in (paths.consume_queue, paths.timer, paths.index, paths.control):
+        for directory in (
+            paths.consume_queue,
+            paths.timer,
+            paths.timer_log,
+            paths.index,
+            paths.control,
+        ):
             self.fs.remove_tree(directory)
         self.fs.sync_dir(paths.root)

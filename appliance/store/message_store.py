@@ -50,6 +50,7 @@ from appliance.store.recovery.verdict import Verdict, find_end
 from appliance.store.recovery.verdict_log import append_verdict
 from appliance.store.repair import Repair
 from appliance.store.role_file import RoleFile
+from appliance.store.runs.timer_load import TimerLoad
 from appliance.store.state import control_frames
 from appliance.store.state.age_clock import AgeClock
 from appliance.store.state.checkpointer import Checkpointer
@@ -76,6 +77,7 @@ class MessageStore:
         writer, cold, units, checkpoints, carriers, head_freer, mark, disk_space, snapshots,
             report: set by `recover`.
         damage: all known damage, found by recovery or later.
+        timer_load: what the start has left to load, or had; None if it loaded all timers.
         follower: a slave's end of the log, until it is promoted; else None.
         comparison: a pair's master before its first write; else None.
         repair: a slave whose log is damaged, before its first write; else None.
@@ -140,6 +142,7 @@ class MessageStore:
         self._freed: list[FreedSegment] = []
         self.damage: list[Damage] = []
         self.producer_ids_pos = 0
+        self.timer_load: TimerLoad | None = None
         self.follower: Follower | None = None
         self.comparison: Comparison | None = None
         self.repair: Repair | None = None
@@ -338,6 +341,7 @@ class MessageStore:
             _log.warning("a freed segment could not be removed: %s", error)
 
     def _make_parts(self, start: Start) -> None:
+        self.timer_load = start.runs.timer_load
         self.cold = self.make_reader()
         self.units = UnitSaver(self._queues, self.state)
         follower = self.follower
@@ -464,6 +468,8 @@ class MessageStore:
 
     def abandon(self, *, is_clean: bool = False) -> None:
         """Close the files and release the lock; write nothing."""
+        if self.timer_load is not None:
+            self.timer_load.close()
         self._queues.close()
         self.log.close()
         self._checkpoint.close()

@@ -5,6 +5,7 @@
                                             or after the end of the log
     consumequeue/TOPIC/QUEUE/000...         units of one partition, named by its first byte
     timer/ index/                           pending timers and users' ids as of a checkpoint
+    timerlog/                               the same timers in the order of their due times
     keyindex/FROM-TO                        where keys and ids are, in that range of the log
     control/                                all other state as of a checkpoint
     checkpoint                              which of these belong together; the end of the log
@@ -80,6 +81,7 @@ class DataPaths:
         self.consume_queue = root / "consumequeue"
         self.timer = root / "timer"
         self.index = root / "index"
+        self.timer_log = root / "timerlog"
         self.key_index = root / "keyindex"
         self.control = root / "control"
         self.abort = root / "abort"
@@ -103,6 +105,7 @@ class DataPaths:
             self.consume_queue,
             self.timer,
             self.index,
+            self.timer_log,
             self.control,
         )
 

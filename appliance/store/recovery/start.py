@@ -27,6 +27,7 @@ from appliance.store.recovery.log_presence import LogPresence
 from appliance.store.recovery.report import Progress, Rejected
 from appliance.store.runs.run_files import RunEntry
 from appliance.store.runs.run_set import Runs
+from appliance.store.runs.timer_load import SavedCounts
 from appliance.store.state import control_frames, snapshot
 from appliance.store.state.snapshot import PARTITION, ControlState, KnownDamage
 from appliance.store.state.state import State
@@ -79,7 +80,7 @@ class Start:
             new_state: makes an empty state.
             is_slave: no frame was written by this node.
         """
-        self._fs, self._paths = files.fs, files.paths
+        self._fs, self._paths, self._clock = files.fs, files.paths, files.clock
         self._log, self._checkpoint = files.log, files.checkpoint
         self._new_state = new_state
         self._is_slave = is_slave
@@ -95,6 +96,7 @@ class Start:
         self._knows_runs = True
         self._retried_at_bytes = 0
         """After a full disk, runs are written again once more than this many bytes are unsaved."""
+        self._has_begun = False
         self._has_reset_units = False
         self._has_orphans = True
         self._followed = 0
@@ -173,6 +175,9 @@ class Start:
 
     def _begin(self) -> None:
         """Make an empty state, also in place of one that could not be loaded completely."""
+        if self._has_begun:
+            self.runs.close()
+        self._has_begun = True
         self.state = self._new_state()
         self.runs = Runs(self._fs, self._paths, self.state.projections)
         self.runs.open()
@@ -219,7 +224,7 @@ class Start:
             return
         try:
             total = sum(entry.size for entry in control.runs)
-            for done in self.runs.check(control.runs):
+            for done in self.runs.check(control.runs, self._counts(control)):
                 yield Progress("checking", done, total)
         except StorageError as error:
             fault = Fault.RUNS_MISSING if error.is_missing else Fault.RUNS_DAMAGED
@@ -285,7 +290,14 @@ class Start:
         try:
             for _ in self.state.restore(control):
                 yield Progress("loading", 0, 0)
-            for _ in self.runs.load(control.runs, control.applied):
+            loading = self.runs.load(
+                control.runs,
+                control.applied,
+                has_timer_log=control.has_timer_log,
+                counts=self._counts(control),
+                now_ms=self._clock.wall_ms(),
+            )
+            for _ in loading:
                 yield Progress("loading", 0, 0)
             self.state.projections.levels.restore(control.level_offsets)
         except (StorageError, CorruptionError, ValueError, KeyError, IndexError) as error:
@@ -296,6 +308,17 @@ class Start:
         self.loaded = saved
         self.applied = control.applied
         self._control = control
+
+    def _counts(self, control: ControlState) -> SavedCounts | None:
+        """Return what a load in pieces needs; None if all timers must be loaded now.
+
+        A slave applies the frames of a master, perhaps an older one, to timers that it knows.
+        """
+        if control.pending is None or control.due_minutes is None or not control.has_timer_log:
+            return None
+        if control.lost or self._is_slave:
+            return None
+        return SavedCounts(control.pending, control.due_minutes)
 
     def _adopt_states(self) -> None:
         """Base the next checkpoint on the verified parts of this one."""
@@ -432,7 +455,7 @@ class Start:
     def _bound_runs(self) -> None:
         if self.runs.is_due and self.runs.delta_bytes > self._retried_at_bytes:
             self._remove_orphans()
-            job = self.runs.freeze(self.scan.pos)
+            job = self.runs.freeze(self.scan.pos, is_replay=True)
             try:
                 job.run()
             except StorageError as error:

@@ -1,6 +1,7 @@
 """Run files: sorted rows of one kind up to a log position, with checksums.
 
     timer/00000000000000000007    pending timers, and completed ones whose timers are in older runs
+    timerlog/00000000000000000009 the same by due time: see `timer_log`
     index/00000000000000000008    users' ids
 
     file  := head block* end
@@ -8,13 +9,13 @@
 
 Every CRC covers all bytes of the file before it, except for the CRCs. So a block from another place
 or file is detected, a file can be checked while it is read, and the last CRC covers the whole file;
-the state snapshot that names the file stores that one. docs/FORMAT.md describes the format. Layer
-2; any thread.
+the state snapshot that names the file stores that one. The TimerLog has other CRCs.
+docs/FORMAT.md describes the format. Layer 2; any thread.
 """
 
 import struct
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -23,10 +24,13 @@ from typing import Final
 from _core.bytes.crc32c import crc32c
 from _core.bytes.layout import (
     RUN_BLOCK_SIZE_MAX,
+    RUN_COMPLETED_DUE_SIZE,
     RUN_COMPLETED_SIZE,
+    RUN_DUE,
     RUN_ID_SIZE,
     RUN_IDS,
     RUN_MAGIC,
+    RUN_ROW_COMPLETED,
     RUN_ROW_PENDING,
     RUN_TIMER_AT_KIND,
     RUN_TIMER_SIZE,
@@ -54,10 +58,12 @@ SYNC_BYTES: Final = 8 * MIB
 
 TIMER_ROW: Final = struct.Struct(">qiBBxxqqiiq")
 COMPLETED_ROW: Final = struct.Struct(">qiBxxx")
+COMPLETED_DUE_ROW: Final = struct.Struct(">qiBxxxq")
 ID_ROW: Final = struct.Struct(">QIiqqqiiBxxx")
 
 assert TIMER_ROW.size == RUN_TIMER_SIZE
 assert COMPLETED_ROW.size == RUN_COMPLETED_SIZE
+assert COMPLETED_DUE_ROW.size == RUN_COMPLETED_DUE_SIZE
 assert ID_ROW.size == RUN_ID_SIZE
 
 
@@ -99,7 +105,7 @@ def decode_entry(data: bytes | memoryview, offset: int = 0) -> RunEntry:
 
 def run_directory(paths: DataPaths, kind: int) -> Path:
     """The directory of the runs of a kind."""
-    return paths.timer if kind == RUN_TIMERS else paths.index
+    return {RUN_TIMERS: paths.timer, RUN_DUE: paths.timer_log}.get(kind, paths.index)
 
 
 class RunWriter:
@@ -129,6 +135,10 @@ class RunWriter:
         self._synced = 0
         self._crc = 0
         self.rows = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        """Prepare what a kind of file needs besides."""
 
     def append(self, block: bytes, rows: int) -> None:
         """Write the next rows.
@@ -171,7 +181,7 @@ class RunWriter:
         """
         if self._file is None:
             return None
-        self._write_block([BLOCK_HEAD.pack(0, 0)])
+        self._write_end()
         self._file.fdatasync()
         self._file.close()
         _, _, kind, number, from_pos, to_pos = HEAD.unpack(self._head)
@@ -184,6 +194,9 @@ class RunWriter:
             from_pos=from_pos,
             to_pos=to_pos,
         )
+
+    def _write_end(self) -> None:
+        self._write_block([BLOCK_HEAD.pack(0, 0)])
 
     def discard(self) -> None:
         """Try to remove the file; if that fails, no checkpoint ever names it."""
@@ -232,7 +245,7 @@ class RunReader:
             entry.to_pos,
         ]:
             raise self._error(6, f"the head of {entry}", fields)
-        if fields[0] not in (RUN_TIMERS, RUN_IDS):
+        if fields[0] not in (RUN_TIMERS, RUN_IDS, RUN_DUE):
             raise self._error(6, "a known kind of run", fields[0])
         self.kind: int = fields[0]
         self._crc = crc32c(head)
@@ -316,10 +329,11 @@ class TimerRow:
 
 @dataclass(frozen=True, slots=True)
 class CompletedRow:
-    """A timer that was delivered or cancelled."""
+    """A timer that was delivered or cancelled; a row of the TimerLog has its due time."""
 
     accept_pos: int
     index: int
+    due_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,19 +362,11 @@ def rows_of(kind: int, block: bytes) -> Iterator[TimerRow | CompletedRow | IdRow
             pos, index, _, level, *rest, _ = TIMER_ROW.unpack_from(block, at)
             yield TimerRow(pos, index, level, *rest)
             at += RUN_TIMER_SIZE
-        else:
+        elif block[at + RUN_TIMER_AT_KIND] == RUN_ROW_COMPLETED:
             pos, index, _ = COMPLETED_ROW.unpack_from(block, at)
             yield CompletedRow(pos, index)
             at += RUN_COMPLETED_SIZE
-
-
-def read_rows(fs: FileSystem, path: Path) -> Iterator[TimerRow | CompletedRow | IdRow]:
-    """Yield every row of a run file in order; slow, for tools and tests.
-
-    Raises:
-        StorageError: it cannot be read.
-        CorruptionError: it is damaged.
-    """
-    with closing(RunReader(fs, path)) as reader:
-        for block in reader.blocks():
-            yield from rows_of(reader.kind, block)
+        else:
+            pos, index, _, due_ms = COMPLETED_DUE_ROW.unpack_from(block, at)
+            yield CompletedRow(pos, index, due_ms)
+            at += RUN_COMPLETED_DUE_SIZE

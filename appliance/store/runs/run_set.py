@@ -1,12 +1,14 @@
-"""The set of runs: pending timers and users' ids as of a checkpoint, and how runs are merged.
+"""The set of runs: pending timers and users' ids as of a checkpoint.
 
 While the broker runs, `TimerMemtable` collects the changes of timers and ids. A checkpoint freezes
 it (`freeze`, immediate, on the loop), and a thread writes it as one run of each kind
-(`RunsJob.run`). All runs together, where newer ones override older ones, are the state at that log
-position; recovery loads them and replays the log after it.
+(`RunsJob.run`). All runs of a kind together, where newer ones override older ones, are the state at
+that log position; recovery loads them and replays the log after it.
 
-Runs are merged by size: see `first_to_merge`. A run never changes and a name is never reused, so a
-name in a checkpoint always means the same run, until `keep` deletes it.
+Timers are in two kinds of runs: by arrival, which is the order of the log and of what frees it, and
+in the TimerLog by due time, which is the order in which a start needs them. A run never changes and
+a name is never reused, so a name in a checkpoint always means the same run, until `keep` deletes
+it.
 
 The caller names the runs in a checkpoint, and uses none before `check` has passed. Layer 2.
 """
@@ -14,32 +16,23 @@ The caller names the runs in a checkpoint, and uses none before `check` has pass
 from array import array
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from _core.bytes.layout import RUN_IDS, RUN_TIMER_SIZE, RUN_TIMERS
+from _core.bytes.layout import RUN_DUE, RUN_IDS, RUN_TIMER_SIZE, RUN_TIMERS
 from _core.state.projections import Projections
 from _core.state.run_loader import RunLoader
 from _core.timers.memtable import TimerMemtable
 from _core.timers.row_places import lowest_place, rows_between
 from _core.timers.run_merge import RunMerge
-from appliance.errors import CorruptionError, StorageError
+from appliance.errors import CorruptionError
 from appliance.store.paths import DataPaths, parse_segment_name
-from appliance.store.runs.run_files import (
-    RunEntry,
-    RunReader,
-    RunWriter,
-    decode_entry,
-    encode_entry,
-    read_rows,
-    run_directory,
-)
+from appliance.store.runs.merging import memtable_blocks, merged_blocks, open_reader, open_run
+from appliance.store.runs.run_files import RunEntry, run_directory
+from appliance.store.runs.runs_job import KINDS, LogMode, RunsJob
+from appliance.store.runs.timer_load import LOADED_AT_ONCE, SavedCounts, TimerLoad, pending_count
 from appliance.system.files import FileSystem
 from appliance.units import MIB
-
-__all__ = ["RunEntry", "Runs", "RunsJob", "decode_entry", "encode_entry", "read_rows"]
-
-KINDS: Final = (RUN_TIMERS, RUN_IDS)
 
 DELTA_MAX_BYTES: Final = 64 * MIB
 """Memtable size above which a checkpoint is due: 1.6 million timers, sorted in about half a
@@ -51,174 +44,6 @@ millisecond. Otherwise a disk that stays full would leave ever more buffers of a
 
 COPIED_MAX_BYTES: Final = MIB
 """A larger memtable is saved before it is copied: a copy of this one takes a millisecond."""
-
-GROWTH: Final = 3
-"""A run is merged when newer runs have this many times its rows."""
-
-SLACK_ROWS: Final = 65_536
-"""Number of obsolete rows that does not cause a full merge: a few MB, loaded in 20 ms."""
-
-_DONE: Final = -1
-"""The result of `RunMerge.run` at the end."""
-
-
-def first_to_merge(rows: Sequence[int], added: int, live: int) -> int:
-    """Return the index of the first run to merge with the added rows; `len(rows)`: none.
-
-    - Merge everything when more than half of all rows are obsolete. So there are at most
-      2 x live + SLACK_ROWS rows, and as many new rows pay for each full merge.
-    - Otherwise merge the longest tail in which each run has at least GROWTH times its own rows
-      after it. So with n rows and no obsolete ones, a row is written about
-      log(n) / log(1 + GROWTH) times, and there are about GROWTH runs of each order of size.
-
-    Args:
-        rows: number of rows of each run, the oldest first.
-        added: number of rows to be added.
-        live: number of rows that are not obsolete.
-    """
-    if rows and sum(rows) + added > 2 * live + SLACK_ROWS:
-        return 0
-    first = len(rows)
-    newer = added
-    for i in reversed(range(len(rows))):
-        if GROWTH * rows[i] <= newer:
-            first = i
-        newer += rows[i]
-    return first
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class RunsJob:
-    """The job that writes a checkpoint of timers and ids. Made by `Runs.freeze`.
-
-    Attributes:
-        runs: the runs of the previous state.
-        memtables: the frozen memtables, the oldest first; `run` sorts them.
-        live: number of rows that are not obsolete, by kind.
-        topics: ids of existing topics.
-        numbers: the number of the next run, by kind.
-        from_pos: log position at which the memtables begin.
-        pos: where they end: the state includes all frames below it and no others.
-        forget_pos: log position; ids of timers that frames below it completed are dropped.
-        entries: after `run`: all runs that form this state.
-        damage: after `run`: why older runs could not be merged. The checkpoint still names them,
-            although recovery will reject them and replay the log instead.
-    """
-
-    fs: FileSystem
-    paths: DataPaths
-    runs: tuple[RunEntry, ...]
-    memtables: tuple[TimerMemtable, ...]
-    live: dict[int, int]
-    topics: "array[int]"
-    numbers: dict[int, int]
-    from_pos: int
-    pos: int
-    forget_pos: int
-    entries: tuple[RunEntry, ...] = ()
-    damage: tuple[StorageError | CorruptionError, ...] = ()
-    _writers: list[RunWriter] = field(default_factory=list)
-
-    def run(self) -> None:
-        """Sort, merge, write and sync; on any thread. Call it once.
-
-        It mostly runs without the GIL, which it holds for about ten microseconds per 256 KiB.
-
-        Raises:
-            StorageError: nothing has changed: call `Runs.abandon`. If it `is_fatal`, the process
-                must stop.
-            MemoryError: nothing has changed: call `Runs.abandon`.
-        """
-        entries: list[RunEntry] = []
-        try:
-            for kind in KINDS:
-                entries += self._write_kind(kind)
-        except (StorageError, MemoryError):
-            for writer in self._writers:
-                writer.discard()
-            raise
-        for memtable in self.memtables:
-            memtable.release()
-        self.entries = tuple(entries)
-
-    def _write_kind(self, kind: int) -> list[RunEntry]:
-        present = [entry for entry in self.runs if entry.kind == kind]
-        rows = [entry.rows for entry in present]
-        added = sum(memtable.row_count(kind) for memtable in self.memtables)
-        first = first_to_merge(rows, added, self.live[kind])
-        if added == 0 and first == len(present):
-            return present
-        try:
-            return self._merge(kind, present, first)
-        except (StorageError, CorruptionError) as error:
-            if first == len(present) or error.path == self._writers[-1].path:
-                raise
-            self._writers.pop().discard()
-            self.damage = (*self.damage, error)
-        return self._merge(kind, present, len(present))
-
-    def _merge(self, kind: int, present: list[RunEntry], first: int) -> list[RunEntry]:
-        """Merge the present runs from `first` on and the memtables into one run."""
-        merged = present[first:]
-        writer = RunWriter(
-            self.fs,
-            self.paths,
-            kind=kind,
-            number=self.numbers[kind],
-            from_pos=merged[0].from_pos if merged else self.from_pos,
-            to_pos=self.pos,
-        )
-        self._writers.append(writer)
-        for memtable in self.memtables:
-            memtable.sort()
-        merge = RunMerge(
-            kind,
-            source_count=len(merged) + len(self.memtables),
-            topics=self.topics,
-            is_whole=first == 0,
-            forget_pos=self.forget_pos,
-        )
-        with ExitStack() as stack:
-            sources = [open_run(stack, self.fs, self.paths, entry) for entry in merged]
-            sources += [iter(memtable_blocks(memtable, kind)) for memtable in self.memtables]
-            for block, rows in merged_blocks(merge, sources):
-                writer.append(block, rows)
-        made = writer.finish()
-        if made is None:
-            return present[:first]
-        self.fs.sync_dir(writer.path.parent)
-        return [*present[:first], made]
-
-
-def open_run(
-    stack: ExitStack, fs: FileSystem, paths: DataPaths, entry: RunEntry
-) -> Iterator[bytes]:
-    """Return the blocks of a run; the stack closes its file."""
-    reader = stack.enter_context(closing(RunReader(fs, entry.path(paths), entry)))
-    return reader.blocks()
-
-
-def memtable_blocks(memtable: TimerMemtable, kind: int) -> Iterator[bytes]:
-    """Yield the rows of a sorted memtable, block by block."""
-    while block := memtable.next_block(kind):
-        yield block
-
-
-def merged_blocks(
-    merge: RunMerge, sources: Sequence[Iterator[bytes]]
-) -> Iterator[tuple[bytes, int]]:
-    """Yield the rows of a merge and their count, block by block."""
-    while True:
-        wanted = merge.run()
-        if wanted >= 0:
-            merge.feed(wanted, next(sources[wanted], b""))
-            continue
-        rows = merge.out_rows
-        block = merge.take()
-        if block:
-            yield block, rows
-        if wanted == _DONE:
-            return
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -311,6 +136,7 @@ class Runs:
 
     Attributes:
         entries: the runs of the last completed job: by kind, the oldest first.
+        timer_load: what `load` has left to load; None if nothing.
     """
 
     def __init__(
@@ -342,6 +168,9 @@ class Runs:
         """The memtables are to be saved before they are copied."""
         self._is_save_tried = False
         self.entries: tuple[RunEntry, ...] = ()
+        self._has_log = True
+        """The TimerLog of the entries has every timer."""
+        self.timer_load: TimerLoad | None = None
         projections.memtable = self._memtable
 
     @property
@@ -374,10 +203,20 @@ class Runs:
     def begin(self, pos: int) -> None:
         """Start without runs: the log is replayed from its beginning, `pos`."""
         self.entries = ()
+        self._has_log = True
         self._pos = pos
 
-    def check(self, entries: Iterable[RunEntry]) -> Iterator[int]:
-        """Read all of these runs and check that they are intact; yield the bytes read so far.
+    def check(
+        self, entries: Sequence[RunEntry], counts: SavedCounts | None = None
+    ) -> Iterator[int]:
+        """Check that all that `load` will read is intact; yield the bytes read so far.
+
+        Of a TimerLog that is loaded in pieces, the directories are checked; blocks are checked when
+        they are read. The runs of timers are not needed then.
+
+        Args:
+            entries: all runs of a state.
+            counts: as for `load`.
 
         Raises:
             StorageError: one is missing, or cannot be read.
@@ -385,6 +224,7 @@ class Runs:
         """
         done = 0
         ends = dict.fromkeys(KINDS, -1)
+        loads_later = self._loads_later(entries, counts)
         for entry in entries:
             path = entry.path(self._paths)
             if entry.kind not in KINDS:
@@ -393,52 +233,85 @@ class Runs:
                 expected = f"a run from {ends[entry.kind]} on"
                 raise CorruptionError(path, 0, expected, f"{entry.from_pos} to {entry.to_pos}")
             ends[entry.kind] = entry.to_pos
-            with closing(RunReader(self._fs, path, entry)) as reader:
+            with closing(open_reader(self._fs, path, entry)) as reader:
+                if loads_later and entry.kind != RUN_IDS:
+                    continue
                 for block in reader.blocks():
                     done += len(block)
                     yield done
 
-    def load(self, entries: Sequence[RunEntry], pos: int) -> Iterator[int]:
+    @staticmethod
+    def _loads_later(entries: Sequence[RunEntry], counts: SavedCounts | None) -> bool:
+        return counts is not None and pending_count(entries) > LOADED_AT_ONCE
+
+    def load(
+        self,
+        entries: Sequence[RunEntry],
+        pos: int,
+        *,
+        has_timer_log: bool = False,
+        counts: SavedCounts | None = None,
+        now_ms: int = 0,
+    ) -> Iterator[int]:
         """Load timers and ids of a checkpoint into the projections; yield the rows loaded so far.
 
         The projections have the topics already, but no timers and ids; the caller restores the
-        states of the levels afterwards. Timers and ids of deleted topics are dropped.
+        states of the levels afterwards. Timers and ids of deleted topics are dropped. If there are
+        many timers, those that are due later are left to `timer_load`.
 
         Args:
             entries: runs that `check` has passed.
             pos: the position of the checkpoint.
+            has_timer_log: they have a TimerLog with all timers.
+            counts: how many timers are pending; None: load all of them now.
+            now_ms: epoch ms.
 
         Raises:
             StorageError: a run cannot be read.
             CorruptionError: a run was damaged since; the projections hold a part of it.
+            ValueError: the counts are not those of these topics.
             MemoryError: they do not fit into memory.
         """
-        loader = RunLoader(self._projections)
-        for kind in KINDS:
-            of_kind = [entry for entry in entries if entry.kind == kind]
-            merge = RunMerge(
-                kind,
-                source_count=len(of_kind),
-                topics=self._projections.topics_by_id,
-                is_whole=True,
-                forget_pos=self._projections.ids.forget_pos,
-            )
-            take = loader.load_timers if kind == RUN_TIMERS else loader.load_ids
-            with ExitStack() as stack:
-                sources = [open_run(stack, self._fs, self._paths, entry) for entry in of_kind]
-                for block, _ in merged_blocks(merge, sources):
-                    take(block)
-                    yield loader.timers + loader.ids
+        if counts is not None and self._loads_later(entries, counts):
+            self.timer_load = TimerLoad(self._fs, self._paths, self._projections, entries, counts)
+            yield from self.timer_load.load_near(now_ms)
+        else:
+            yield from self._load_kind(entries, RUN_TIMERS)
+        yield from self._load_kind(entries, RUN_IDS)
         self.entries = tuple(entries)
+        self._has_log = has_timer_log
         self._pos = pos
+
+    def _load_kind(self, entries: Sequence[RunEntry], kind: int) -> Iterator[int]:
+        loader = RunLoader(self._projections)
+        of_kind = [entry for entry in entries if entry.kind == kind]
+        merge = RunMerge(
+            kind,
+            source_count=len(of_kind),
+            topics=self._projections.topics_by_id,
+            is_whole=True,
+            forget_pos=self._projections.ids.forget_pos,
+        )
+        take = loader.load_timers if kind == RUN_TIMERS else loader.load_ids
+        with ExitStack() as stack:
+            sources = [open_run(stack, self._fs, self._paths, entry) for entry in of_kind]
+            for block, _ in merged_blocks(merge, sources):
+                take(block)
+                yield loader.timers + loader.ids
+
+    def close(self) -> None:
+        """Close the files of a load that has not ended."""
+        if self.timer_load is not None:
+            self.timer_load.close()
 
     # Checkpoints
 
-    def freeze(self, pos: int) -> RunsJob:
+    def freeze(self, pos: int, *, is_replay: bool = False) -> RunsJob:
         """Begin a checkpoint; the caller runs the job, then ends or abandons it.
 
         Args:
             pos: log position: every frame below it is applied, and none from it on.
+            is_replay: no state names the runs, so that a TimerLog is not written anew yet.
         """
         assert self._job is None, "one checkpoint at a time"
         assert pos >= self._pos, "positions do not fall"
@@ -453,17 +326,28 @@ class Runs:
             paths=self._paths,
             runs=self.entries,
             memtables=self._frozen,
-            live={RUN_TIMERS: projections.due.pending, RUN_IDS: projections.ids.count},
+            log_mode=self._log_mode(is_replay=is_replay),
+            live={
+                RUN_TIMERS: projections.due.pending,
+                RUN_DUE: projections.due.pending,
+                RUN_IDS: projections.ids.count,
+            },
             topics=array("i", projections.topics_by_id),
             numbers=dict(self._next_numbers),
             from_pos=self._pos,
             pos=pos,
             forget_pos=projections.ids.forget_pos,
         )
-        for kind in KINDS:
-            # Even if the job fails, its names are never reused.
-            self._next_numbers[kind] += 1
         return self._job
+
+    def _log_mode(self, *, is_replay: bool) -> LogMode:
+        load = self.timer_load
+        if load is not None and load.fault is not None and not load.is_fault_known:
+            load.is_fault_known = True
+            self._has_log = False
+        if self._has_log and not any(memtable.unplaced for memtable in self._frozen):
+            return "merge"
+        return "none" if is_replay else "anew"
 
     def timers_now(self) -> RowsNow | None:
         """Return all pending timers as of now, or None: ask again soon.
@@ -503,17 +387,21 @@ class Runs:
 
     def end(self, job: RunsJob) -> None:
         """Note that a job has succeeded: its entries are now those of the store."""
-        assert job is self._job
-        self._job = None
-        self._is_save_tried = self._is_save_wanted
+        self._end_job(job)
         self._frozen = ()
         self.entries = job.entries
+        self._has_log = job.has_timer_log
         self._pos = job.pos
 
     def abandon(self, job: RunsJob) -> None:
         """Note that a job has failed: the next one saves its memtables too."""
+        self._end_job(job)
+
+    def _end_job(self, job: RunsJob) -> None:
         assert job is self._job
         self._job = None
+        # Even if the job failed, its names are never reused.
+        self._next_numbers = dict(job.numbers)
         self._is_save_tried = self._is_save_wanted
 
     def keep(self, entries: Iterable[RunEntry]) -> None:

@@ -22,7 +22,8 @@ from appliance.store.log.data_files import DataFiles
 from appliance.store.paths import parse_segment_name
 from appliance.store.queue.consume_queue import ConsumeQueues, UnitSyncJob
 from appliance.store.runs.run_files import RunEntry
-from appliance.store.runs.run_set import Runs, RunsJob
+from appliance.store.runs.run_set import Runs
+from appliance.store.runs.runs_job import RunsJob
 from appliance.store.state import snapshot
 from appliance.store.state.snapshot import ControlState
 from appliance.store.state.state import Capture, State, encode_control
@@ -86,7 +87,9 @@ class CheckpointJob:
         self.has_runs = True
         self.units.run()
         self.has_units = True
-        self.control = replace(self.control, runs=self.runs.entries)
+        self.control = replace(
+            self.control, runs=self.runs.entries, has_timer_log=self.runs.has_timer_log
+        )
         path = owner.paths.snapshot(self.control.number)
         try:
             size, crc = snapshot.write(owner.fs, path, encode_control(self.control, self.values))
@@ -107,7 +110,8 @@ class Checkpointer:
 
     Attributes:
         fs, paths, checkpoint: as passed to the constructor.
-        snapshot_bytes: size of the newest state snapshot; 0 if there is none.
+        snapshot_bytes: size of the newest state snapshot, without counts of timers, which nobody
+            carries; 0 if there is none.
         failure: the error that ended the last attempt or kept it from merging older runs; None if
             there was none.
     """
@@ -143,7 +147,10 @@ class Checkpointer:
         last = self.checkpoint.last
         newest = last.states[:1] if last is not None else ()
         self._applied = newest[0].applied if newest else -1
-        self.snapshot_bytes = newest[0].size if newest else 0
+        self.snapshot_bytes = 0
+        if newest:
+            control = kept.get(newest[0].number)
+            self.snapshot_bytes = newest[0].size - (control.counts_size if control else 0)
         self._size = newest[0].size if newest else 0
         if newest and newest[0].number in kept:
             self._size += sum(entry.size for entry in kept[newest[0].number].runs)
@@ -288,7 +295,7 @@ class Checkpointer:
         self._applied = job.saved.applied
         self._saved_age = job.control.age
         self._size = job.saved.size + sum(entry.size for entry in job.control.runs)
-        self.snapshot_bytes = job.saved.size
+        self.snapshot_bytes = job.saved.size - job.control.counts_size
         if self._is_debug:
             _log.debug(
                 "checkpoint number=%d applied=%d bytes=%d took_ms=%d",

@@ -28,10 +28,10 @@ from appliance.system.files import FileSystem
 
 MAGIC: Final = 0x4C4D4353
 """LMCS."""
-VERSION: Final = 2
+VERSION: Final = 3
 """It rises with each frame that an older latermq refuses: else that one would begin after it."""
 
-VERSIONS_READ: Final = (1, VERSION)
+VERSIONS_READ: Final = (1, 2, VERSION)
 """They have the same fields."""
 
 HEAD: Final = struct.Struct(">IHxxqqqqIiqiiI16sxxxx")
@@ -62,6 +62,9 @@ VALUE_DOUBTFUL_MARKS: Final = 141
 VALUE_FORGET_POS: Final = 142
 VALUE_KEPT_BYTES: Final = 148
 VALUE_CARRIED_PARTS: Final = 149
+VALUE_PENDING: Final = 150
+VALUE_DUE_MINUTES: Final = 151
+VALUE_TIMER_LOG: Final = 152
 
 PARTITION: Final = struct.Struct(">iiqqqq")
 """Topic id, index, start offset, next offset, highest timestamp, bytes in the log."""
@@ -71,6 +74,8 @@ KEPT_BYTES: Final = struct.Struct(">iiq")
 """Topic id, partition, bytes of the records that can be fetched."""
 CARRIED_PART: Final = struct.Struct(">iiqqq")
 """Topic id, partition, first offset, the one after the last, lowest log position."""
+PENDING: Final = struct.Struct(">iiiq")
+"""Topic id, partition, level (0: all timers), number of pending timers."""
 LEVEL_OFFSET: Final = struct.Struct(">q")
 RANGE: Final = struct.Struct(">qq")
 """From, to."""
@@ -142,6 +147,12 @@ class ControlState:
     """KEPT_BYTES of each partition that has any; None if they were not counted."""
     carried_parts: tuple[tuple[int, ...], ...] = ()
     """CARRIED_PART of each part of carried records, in order within a partition."""
+    has_timer_log: bool = False
+    """The TimerLog among `runs` has every pending timer."""
+    pending: bytes | None = None
+    """PENDING of each partition and level that has any; None if the runs have other timers."""
+    due_minutes: bytes | None = None
+    """The pending timers by minutes of their due times; None if they were not counted."""
     age: SavedAge | None = None
     age_marks: tuple[tuple[int, int], ...] = ()
     doubtful_marks: tuple[tuple[int, int], ...] = ()
@@ -150,6 +161,11 @@ class ControlState:
     """Log position: ids of timers that frames below it completed have expired."""
     values: list[Value] = field(default_factory=list)
     """Of kind topic (without partitions), offset, group, sequences and size marks."""
+
+    @property
+    def counts_size(self) -> int:
+        """Bytes of the counts of pending timers."""
+        return len(self.pending or b"") + len(self.due_minutes or b"")
 
 
 # Writing
@@ -184,6 +200,12 @@ def encode_small_values(state: ControlState) -> bytes:
     if state.carried_parts:
         carried = b"".join(CARRIED_PART.pack(*each) for each in state.carried_parts)
         parts.append(encode_value(VALUE_CARRIED_PARTS, carried))
+    if state.has_timer_log:
+        parts.append(encode_value(VALUE_TIMER_LOG, b""))
+    if state.pending is not None:
+        parts.append(encode_value(VALUE_PENDING, state.pending))
+    if state.due_minutes is not None:
+        parts.append(encode_value(VALUE_DUE_MINUTES, state.due_minutes))
     if state.age is not None:
         age = AGE.pack(state.age.age_ms, state.age.wall_ms)
         parts.append(encode_value(VALUE_AGE, age))
@@ -358,6 +380,13 @@ def _take_small(state: ControlState, value: Value) -> bool:
         state.kept_bytes = payload
     elif value.kind == VALUE_CARRIED_PARTS:
         state.carried_parts = tuple(_rows(CARRIED_PART, payload, "carried parts"))
+    elif value.kind == VALUE_TIMER_LOG:
+        state.has_timer_log = True
+    elif value.kind == VALUE_PENDING:
+        _rows(PENDING, payload, "pending timers")
+        state.pending = payload
+    elif value.kind == VALUE_DUE_MINUTES:
+        state.due_minutes = payload
     elif value.kind == VALUE_AGE:
         state.age = SavedAge(*reader.fields(AGE))
     elif value.kind == VALUE_AGE_MARKS:

@@ -23,7 +23,7 @@ from _core.bytes.layout import (
     KIND_VERDICT,
 )
 from _core.queue.partition import Topic
-from _core.state.partition_rows import kept_rows, partition_rows
+from _core.state.partition_rows import kept_rows, partition_rows, pending_rows
 from _core.state.projections import Projections
 from _core.state.run_loader import RunLoader
 from appliance.config.config import Config
@@ -370,6 +370,8 @@ class Capture:
             unit_runs=tuple(_unit_runs(projections)),
             kept_bytes=kept_rows(projections),
             carried_parts=tuple(_carried_parts(projections)),
+            pending=pending_rows(projections),
+            due_minutes=projections.due.wheels.save(),
             age=state.age,
             forget_pos=projections.ids.forget_pos,
             age_marks=tuple(state.ages.certain()),

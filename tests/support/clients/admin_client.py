@@ -93,6 +93,7 @@ BROKER: Final = BrokerStatus(
     pending_timers=0,
     pending_timers_max=100,
     unreadable_timers=0,
+    unloaded_timers=0,
     held_timers=0,
     next_due_at=None,
     damage_count=0,

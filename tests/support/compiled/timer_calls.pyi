@@ -35,7 +35,9 @@ def note_pushed(
     level: int = 0,
     level_offset: int = -1,
 ) -> None: ...
-def note_completed(memtable: TimerMemtable, position: int, record_index: int) -> None: ...
+def note_completed(
+    memtable: TimerMemtable, position: int, record_index: int, due_ms: int = -1
+) -> None: ...
 def note_named(
     memtable: TimerMemtable,
     hash_high: int,

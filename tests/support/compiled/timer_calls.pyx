@@ -167,9 +167,11 @@ def note_pushed(
     memtable.push(&timer, topic_id, partition, level, level_offset, position)
 
 
-def note_completed(TimerMemtable memtable not None, int64_t position, int32_t record_index):
-    """Add a timer that was delivered or cancelled."""
-    memtable.complete(position, record_index)
+def note_completed(
+    TimerMemtable memtable not None, int64_t position, int32_t record_index, int64_t due_ms=-1
+):
+    """Add a timer that was delivered or cancelled; its due time is not known by default."""
+    memtable.complete(position, record_index, due_ms)
 
 
 def note_named(

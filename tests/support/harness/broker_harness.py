@@ -360,6 +360,7 @@ class BrokerHarness:
     def housekeep(self) -> None:
         """Do a slice of background work; make the next segment and check the disk if it is time."""
         self.broker.housekeep()
+        self.load_piece()
         self._read_for_retention()
         spare = self.broker.log.begin_spare()
         if spare is not None:
@@ -390,8 +391,28 @@ class BrokerHarness:
             elif not self.broker.head_freer.is_carrying:
                 return
 
+    def load_timers(self, until_ms: int | None = None) -> None:
+        """Load what a start has left to load, as the pump does; until a due time, or all."""
+        load = self.broker.timer_load
+        while load is not None and not load.is_done:
+            if until_ms is not None and self.broker.timers.loaded_ms > until_ms:
+                break
+            load.take(load.read())
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether a start has left no timers to load."""
+        return self.broker.timer_load is None or self.broker.timer_load.is_done
+
+    def load_piece(self) -> None:
+        """Load some of the timers that a start has left to load."""
+        load = self.broker.timer_load
+        if load is not None and not load.is_done:
+            load.take(load.read())
+
     def deliver_once(self) -> Delivery:
         """Deliver one chunk of what is due, without a flush; cold records are read first."""
+        self.load_timers(self.clock.wall_ms())
         delivery = self.broker.deliver_due()
         count = delivery.count
         while delivery.cold:
@@ -430,10 +451,16 @@ class BrokerHarness:
             for _ in range(3):
                 self.housekeep()
 
+    def next_wake_ms(self) -> int | None:
+        """When the broker wants to be woken; loads timers until that is known. None: never."""
+        while (wake_ms := self.broker.next_wake_ms()) is None and not self.is_loaded:
+            self.load_piece()
+        return wake_ms
+
     def run_until_idle(self) -> int:
         """Wake at each due millisecond until nothing is pending; return how many were delivered."""
         count = 0
-        while (wake_ms := self.broker.next_wake_ms()) is not None:
+        while (wake_ms := self.next_wake_ms()) is not None:
             self.clock.advance_to_ms(max(wake_ms, self.clock.wall_ms()))
             count += self.deliver_all()
         return count
@@ -477,11 +504,12 @@ class BrokerHarness:
         return state.state, state.due_at, state.partition
 
     def digest(self, user_ids: Sequence[bytes] = ()) -> Digest:
-        """All state that follows from the log. Pops the timers: do not use the broker afterwards.
+        """All state that follows from the log. It pops the timers, and puts them back.
 
         Args:
             user_ids: ids of timers to be looked up in every topic.
         """
+        self.load_timers()
         state = self.broker._store.state.projections
         topics = self.topics_digest()
         places = {
@@ -498,6 +526,7 @@ class BrokerHarness:
         # By the thousand: room for all there may be takes longer to get than most tests do.
         chunks = iter(lambda: calls.pop(state.due, 1 << 48, 1000), [])
         popped = list(chain.from_iterable(chunks))
+        calls.unpop(state.due, popped)
         forecast.check([timer[0] for timer in popped])
         ends = state.levels.all()
         return Digest(

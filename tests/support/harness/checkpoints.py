@@ -16,7 +16,13 @@ from tests.support.values.group_changes import changed_group
 from tests.support.values.kafka_records import Producer, Record, cancel, delay
 
 PATHS: Final = DataPaths(DATA_DIR)
-DERIVED: Final = (PATHS.consume_queue, PATHS.timer, PATHS.index, PATHS.control)
+DERIVED: Final = (
+    PATHS.consume_queue,
+    PATHS.timer,
+    PATHS.timer_log,
+    PATHS.index,
+    PATHS.control,
+)
 USER_IDS: Final = tuple(b"id-%d" % number for number in range(8))
 
 

@@ -28,7 +28,9 @@ from tests.support.simulator.sim_fs import SimFileSystem
 from tests.support.simulator.virtual_clock import VirtualClock
 from tests.support.values.kafka_records import read_batches
 
-DERIVED: Final = tuple(DATA_DIR / name for name in ("consumequeue", "timer", "index", "control"))
+DERIVED: Final = tuple(
+    DATA_DIR / name for name in ("consumequeue", "timer", "timerlog", "index", "control")
+)
 """Directories without which a start must work."""
 
 LOG: Final = DATA_DIR / "commitlog"
@@ -258,7 +260,7 @@ def go_on(
             assert any(kept), f"{outcome}, expected one of {expected}"
             models = [model for model, is_kept in zip(models, kept, strict=True) if is_kept]
     end_ms = harness.clock.wall_ms() + RECURS_MS
-    while (wake_ms := harness.broker.next_wake_ms()) is not None:
+    while (wake_ms := harness.next_wake_ms()) is not None:
         if wake_ms > end_ms and any(model.recurring() for model in models):
             models = end_recurrences(harness, models)
             continue

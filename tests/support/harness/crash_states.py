@@ -9,6 +9,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -17,6 +18,7 @@ from tests.support.harness.configs import small_config
 from tests.support.harness.crash_check import CrashChecker
 from tests.support.harness.crash_points import CrashPoints
 from tests.support.harness.crash_run import CrashRun, Known
+from tests.support.harness.loading import in_pieces
 from tests.support.harness.small_files import repeatable_ids, small_watermark
 from tests.support.simulator.sim_fs import CrashMode
 from tests.support.simulator.virtual_clock import VirtualClock
@@ -35,6 +37,9 @@ NESTED_EVERY: Final = 150
 LIVES: Final[tuple[tuple[CrashMode, ...], ...]] = ((), ("killed",), ("dropped", "kept"), ("torn",))
 """How the lives before the last end, in turn."""
 
+
+PIECES_EVERY: Final = 3
+"""In one of this many runs a start leaves timers to be loaded while it serves."""
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -111,7 +116,8 @@ class Enumeration:
             AssertionError: a state is not allowed; the message names it and the crash.
         """
         lives = LIVES[self.seed % len(LIVES)]
-        with small_watermark(), repeatable_ids(self.seed):
+        pieces = in_pieces() if self.seed % PIECES_EVERY == 0 else nullcontext()
+        with small_watermark(), repeatable_ids(self.seed), pieces:
             self.run.disk.observer = self._check_crashes
             self.run.play(lives)
             self._check_crashes()

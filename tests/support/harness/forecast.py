@@ -25,13 +25,14 @@ class Forecast:
             pass
         from_ms = queue.wheels.minutes.from_ms
         near_ms = max(now_ms - now_ms % MINUTE_MS, from_ms, queue.wheels.seconds.from_ms)
+        intervals = [(from_ms, DAY_MS, DAYS), (near_ms, MINUTE_MS, 1_000)]
+        if queue.is_loaded:
+            intervals.append((near_ms + SECOND_MS, SECOND_MS, 1_000))
+        elif queue.tally(array("q", [0]), from_ms, DAY_MS) < 0:
+            intervals = []  # what is lost is counted again when all timers are loaded
         self.counts = [
             (begin_ms, step_ms, *self._tally(queue, begin_ms, step_ms, count))
-            for begin_ms, step_ms, count in (
-                (from_ms, DAY_MS, DAYS),
-                (near_ms, MINUTE_MS, 1_000),
-                (near_ms + SECOND_MS, SECOND_MS, 1_000),
-            )
+            for begin_ms, step_ms, count in intervals
         ]
 
     def _tally(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import UUID
 
+from _core.bytes.layout import COMPLETION_DUE_FINAL, COMPLETION_FINAL
 from _core.queue.partition import Topic
 from _core.state.projections import Projections
 from _core.state.scan import LogScan
@@ -31,6 +32,7 @@ class Pending:
     partition: int
     due_ms: int
     user_id: bytes
+    level: int = 0
 
 
 @dataclass
@@ -41,6 +43,8 @@ class TimerHistory:
         log: the log so far; it begins at position 0.
         ends: position after each frame.
         now_ms: store time of the next frame.
+        says_due: whether frames say the due times of the timers that they complete; those of an
+            older latermq do not.
         topics: ids of those that exist.
         pending: timers that wait.
     """
@@ -49,6 +53,7 @@ class TimerHistory:
     log: bytearray = field(default_factory=bytearray)
     ends: list[int] = field(default_factory=lambda: [0])
     now_ms: int = START_MS
+    says_due: bool = True
     topics: list[int] = field(default_factory=list)
     pending: dict[TimerId, Pending] = field(default_factory=dict)
 
@@ -167,7 +172,7 @@ class TimerHistory:
         target = 0, -1
         if not user_id and rng.random() < 0.3:
             target = place = rng.choice(self.topics), rng.randrange(PARTITIONS)
-        self.pending[key] = Pending(*place, due_ms, user_id)
+        self.pending[key] = Pending(*place, due_ms, user_id, level)
         return model.Held(
             index=index,
             due=due_ms,
@@ -212,7 +217,14 @@ class TimerHistory:
         batch: model.Batch,
     ) -> None:
         completed = [
-            model.Completed(accept_pos=pos, index=index, user_id=timer.user_id)
+            model.Completed(
+                accept_pos=pos,
+                index=index,
+                user_id=timer.user_id,
+                op=COMPLETION_DUE_FINAL if self.says_due else COMPLETION_FINAL,
+                level=timer.level if self.says_due else 0,
+                due=timer.due_ms if self.says_due else 0,
+            )
             for (pos, index), timer in group
         ]
         for key, _ in group:

@@ -9,12 +9,13 @@ from typing import Final
 
 import pytest
 
-from _core.bytes.layout import RUN_IDS, RUN_TIMERS
+from _core.bytes.layout import RUN_DUE, RUN_IDS, RUN_TIMERS
 from appliance.offline import log_rows
 from appliance.store import checkpoint
 from appliance.store.checkpoint import COPY_SIZE, SavedState
 from appliance.store.paths import DataPaths
 from appliance.store.runs.run_files import RunEntry, RunWriter
+from appliance.store.runs.timer_log import TimerLogWriter
 from appliance.store.state import snapshot
 from appliance.store.state.snapshot import HEAD, ControlState
 from appliance.system.files import OsFileSystem
@@ -30,6 +31,7 @@ from tests.support.values.kafka_records import Record, delay
 PATHS: Final = DataPaths(DATA_DIR)
 CONTROL: Final = PATHS.snapshot(1)
 TIMERS: Final = PATHS.timer / ("0" * 19 + "1")
+TIMER_LOG: Final = PATHS.timer_log / ("0" * 19 + "1")
 IDS: Final = PATHS.index / ("0" * 19 + "1")
 
 
@@ -38,7 +40,7 @@ def disk() -> SimFileSystem:
     return scenario.stopped()
 
 
-@pytest.mark.parametrize("path", [CONTROL, TIMERS, IDS])
+@pytest.mark.parametrize("path", [CONTROL, TIMERS, TIMER_LOG, IDS])
 def test_a_file_of_a_state_that_is_missing(disk: SimFileSystem, path: Path) -> None:
     disk.unlink(path)
     (fault, *_) = scenario.check(disk).faults
@@ -48,14 +50,14 @@ def test_a_file_of_a_state_that_is_missing(disk: SimFileSystem, path: Path) -> N
 @pytest.mark.parametrize("seed", range(20))
 def test_a_bit_of_a_state_that_is_flipped(disk: SimFileSystem, seed: int) -> None:
     rng = random.Random(seed)
-    path = rng.choice((CONTROL, TIMERS, IDS))
+    path = rng.choice((CONTROL, TIMERS, TIMER_LOG, IDS))
     offset = rng.randrange(len(disk.files()[path]))
     disk.flip(path, offset, 1 << rng.randrange(8))
     faults = scenario.check(disk).faults
     assert path in {fault.path for fault in faults}, (path, offset)
 
 
-@pytest.mark.parametrize("path", [CONTROL, TIMERS, IDS])
+@pytest.mark.parametrize("path", [CONTROL, TIMERS, TIMER_LOG, IDS])
 def test_a_file_of_a_state_that_was_cut(disk: SimFileSystem, path: Path) -> None:
     disk.open(path).truncate(len(disk.files()[path]) - 1)
     assert path in {fault.path for fault in scenario.check(disk).faults}
@@ -192,7 +194,8 @@ def rewrite_run(disk: SimFileSystem, kind: int, change: Callable[[bytes], bytes]
 
 
 def write_run(disk: SimFileSystem, entry: RunEntry, rows: bytes, count: int) -> RunEntry:
-    writer = RunWriter(
+    make = TimerLogWriter if entry.kind == RUN_DUE else RunWriter
+    writer = make(
         disk,
         PATHS,
         kind=entry.kind,
@@ -232,6 +235,25 @@ def test_a_run_with_a_timer_of_its_own(disk: SimFileSystem) -> None:
         f"the pending timer of record 7 of the frame at {scenario.PENDING_POS}"
     )
     assert (second.path, second.offset) == (TIMERS, 40)
+
+
+def test_a_timer_log_with_another_due_time(disk: SimFileSystem) -> None:
+    rewrite_run(disk, RUN_DUE, lambda rows: rows[:23] + bytes([rows[23] ^ 1]) + rows[24:])
+    (fault,) = scenario.check(disk).faults
+    assert fault.path == PATHS.timer_log
+    assert fault.expected.endswith(" pending timers, those of the log")
+    assert fault.found.endswith(" pending timers, or others")
+
+
+def test_a_count_of_pending_timers_that_is_wrong(disk: SimFileSystem) -> None:
+    def changed(control: ControlState) -> ControlState:
+        assert control.pending is not None
+        return replace(control, pending=control.pending[:-1] + b"\x09")
+
+    forge(disk, changed)
+    (fault,) = scenario.check(disk).faults
+    assert fault.path == CONTROL
+    assert (fault.expected, fault.found) == ("pending timers 1 0 0: 1", "pending timers 1 0 0: 9")
 
 
 def test_a_run_with_an_id_in_another_state(disk: SimFileSystem) -> None:

@@ -226,11 +226,12 @@ def test_newer_files_that_follow_from_the_log_are_rebuilt(
     assert again.report.replayed_bytes == 0
 
 
-def test_a_state_of_the_version_before_is_used(disk: SimFileSystem) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_state_of_a_version_before_is_used(disk: SimFileSystem, version: int) -> None:
     expected = digest_of(disk)
     data = disk.files()[CONTROL]
-    assert data[4:6] == b"\x00\x02"
-    replace_snapshot(disk, data[:4] + b"\x00\x01" + data[6:])
+    assert data[4:6] == b"\x00\x03"
+    replace_snapshot(disk, data[:4] + version.to_bytes(2, "big") + data[6:])
     harness = start(disk)
     assert harness.report.checkpoint == 1
     assert harness.digest(USER_IDS) == expected
@@ -239,7 +240,7 @@ def test_a_state_of_the_version_before_is_used(disk: SimFileSystem) -> None:
 def test_what_an_older_latermq_refuses_raises_the_version_of_the_state() -> None:
     """Else it begins after such a frame, and takes it for damage when a consumer asks for it."""
     refused = (layout.KINDS_READ, layout.FLAGS_READ, layout.COMPLETION_DUE_SET_ANEW)
-    assert {2: (0xC3DFE, 0x6, 3)}[snapshot.VERSION] == refused, "raise snapshot.VERSION"
+    assert {3: (0xC3DFE, 0x6, 3)}[snapshot.VERSION] == refused, "raise snapshot.VERSION"
 
 
 @pytest.mark.parametrize("place", [0, COPY_SIZE])

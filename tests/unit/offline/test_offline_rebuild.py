@@ -17,7 +17,7 @@ from tests.support.simulator.sim_fs import SimCrash, SimFileSystem
 from tests.support.simulator.virtual_clock import VirtualClock
 
 USER_IDS = (b"reminder-1", b"reminder-2", b"reminder-3")
-DERIVED = ("consumequeue", "timer", "index", "control")
+DERIVED = ("consumequeue", "timer", "timerlog", "index", "control")
 
 
 def rebuild(disk: SimFileSystem) -> Rebuild:

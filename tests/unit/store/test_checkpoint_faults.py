@@ -12,7 +12,8 @@ from appliance.broker import Broker
 from appliance.errors import StorageError
 from appliance.kafka_facade import KAFKA_FACADE
 from appliance.store.recovery.decisions import Fault as StateFault
-from appliance.store.runs.run_set import Runs, RunsJob
+from appliance.store.runs.run_set import Runs
+from appliance.store.runs.runs_job import RunsJob
 from appliance.store.state.checkpointer import RETRY_NS, CheckpointJob
 from appliance.store.state.flushed_mark import MARK_NS, MarkJob
 from appliance.units import KIB, NS_PER_MS
@@ -425,10 +426,10 @@ def test_a_replay_on_a_full_disk_does_not_try_again_at_each_slice(
     tried: list[int] = []
     freeze = Runs.freeze
 
-    def count(runs: Runs, pos: int) -> RunsJob:
+    def count(runs: Runs, pos: int, *, is_replay: bool) -> RunsJob:
         tried.append(pos)
         disk.free = 0  # also what was made free by a removal
-        return freeze(runs, pos)
+        return freeze(runs, pos, is_replay=is_replay)
 
     monkeypatch.setattr(Runs, "freeze", count)
     defaults = Runs.__init__.__kwdefaults__

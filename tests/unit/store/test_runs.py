@@ -9,21 +9,24 @@ from typing import Final
 
 import pytest
 
-from _core.bytes.layout import RUN_IDS, RUN_TIMERS
+from _core.bytes.layout import RUN_DUE, RUN_IDS, RUN_TIMERS
+from _core.state.partition_rows import pending_rows
 from _core.state.projections import Projections
 from appliance.errors import CorruptionError, StorageError
 from appliance.store.paths import DataPaths
-from appliance.store.runs.run_files import CompletedRow, IdRow, RunReader, TimerRow
-from appliance.store.runs.run_set import (
-    GROWTH,
-    SLACK_ROWS,
+from appliance.store.runs.merging import read_rows
+from appliance.store.runs.run_files import (
+    CompletedRow,
+    IdRow,
     RunEntry,
-    Runs,
+    RunReader,
+    TimerRow,
     decode_entry,
     encode_entry,
-    first_to_merge,
-    read_rows,
 )
+from appliance.store.runs.run_set import Runs
+from appliance.store.runs.runs_job import GROWTH, SLACK_ROWS, first_to_merge
+from appliance.store.runs.timer_load import SavedCounts
 from appliance.units import MIB
 from tests.support.compiled import timer_calls as calls
 from tests.support.harness.configs import DATA_DIR
@@ -67,11 +70,16 @@ def drain(steps: Iterator[int]) -> None:
 
 
 class Play:
-    """A history, a replay of it that makes runs at some places, and their disk."""
+    """A history, a replay of it that makes runs at some places, and their disk.
 
-    def __init__(self, seed: int, *, frames: int = FRAMES) -> None:
+    Each second history was written by an older latermq: its frames do not say the due times of the
+    timers that they complete, so that the TimerLog is made of the runs of timers.
+    """
+
+    def __init__(self, seed: int, *, frames: int = FRAMES, says_due: bool | None = None) -> None:
         self.rng = random.Random(seed)
         self.history = TimerHistory(self.rng)
+        self.history.says_due = seed % 2 == 0 if says_due is None else says_due
         self.history.play(frames)
         self.log = bytes(self.history.log)
         self.ends = self.history.ends
@@ -87,23 +95,39 @@ class Play:
         replay(self.projections, self.log, self.pos, pos)
         self.pos = pos
 
-    def checkpoint(self) -> None:
+    def checkpoint(self) -> SavedCounts | None:
+        """Save the timers and ids, and return how many timers are pending; None: not known."""
+        self.projections.due.advance_wheels(self.history.now_ms, 1 << 40)
+        pending, minutes = pending_rows(self.projections), self.projections.due.wheels.save()
         checkpoint(self.runs, self.pos)
+        return None if pending is None or minutes is None else SavedCounts(pending, minutes)
 
-    def restart(self, entries: Sequence[RunEntry], pos: int) -> None:
-        """Begin again with what a checkpoint at `pos` named."""
+    def restart(
+        self, entries: Sequence[RunEntry], pos: int, counts: SavedCounts | None = None
+    ) -> None:
+        """Begin again with what a checkpoint at `pos` named; with counts, load timers later."""
         at_pos = new_projections()
         replay(at_pos, self.log, 0, pos)
         self.projections = new_projections(bytes(16), forget_pos=self.forget_pos)
         self.projections.set_id_key(ID_KEY)
         self.runs = new_runs(self.disk, self.projections)
-        drain(self.runs.check(entries))
+        drain(self.runs.check(entries, counts))
         copy_topics(at_pos, self.projections)
-        drain(self.runs.load(entries, pos))
+        drain(self.runs.load(entries, pos, has_timer_log=True, counts=counts))
         self.projections.levels.restore(at_pos.levels.all())
         self.pos = pos
 
+    def load_some(self) -> bool:
+        """Load a block of what is left; return whether more is."""
+        load = self.runs.timer_load
+        if load is None or load.is_done:
+            return False
+        load.take(load.read())
+        return True
+
     def state(self) -> dict[str, object]:
+        while self.load_some():
+            pass
         return state_of(self.projections)
 
     def expected_state(self) -> dict[str, object]:
@@ -114,7 +138,9 @@ class Play:
 
 
 def names(disk: SimFileSystem) -> set[Path]:
-    return {path for path in disk.files() if path.parent in (PATHS.timer, PATHS.index)}
+    return {
+        path for path in disk.files() if path.parent in (PATHS.timer, PATHS.timer_log, PATHS.index)
+    }
 
 
 # What is loaded
@@ -125,7 +151,7 @@ def names(disk: SimFileSystem) -> set[Path]:
 def test_loading_runs_and_replaying_the_rest_is_a_full_replay(
     seed: int, slack: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("appliance.store.runs.run_set.SLACK_ROWS", slack)
+    monkeypatch.setattr("appliance.store.runs.runs_job.SLACK_ROWS", slack)
     play = Play(seed)
     for pos in sorted(play.rng.sample(play.ends, play.rng.randrange(1, 30))):
         play.go_to(pos)
@@ -136,6 +162,37 @@ def test_loading_runs_and_replaying_the_rest_is_a_full_replay(
     assert expected["pending"] == len(play.history.pending) > 0
     assert expected["ids"]
     assert play.state() == expected
+
+
+@pytest.mark.parametrize("seed", range(0, 40, 2))
+def test_timers_that_are_loaded_later_are_those_of_a_full_replay(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are counted at once; what frames do to them does not wait until they are loaded."""
+    monkeypatch.setattr("appliance.store.runs.run_set.LOADED_AT_ONCE", -1)
+    monkeypatch.setattr("appliance.store.runs.timer_load.NEAR_PIECES", 0)
+    monkeypatch.setattr("appliance.store.runs.timer_load.ROWS_AT_ONCE", 7)
+    play = Play(seed)
+    lives = sorted(play.rng.sample(play.ends[5:-5], 8))
+    lazy = 0
+    for pos, following in zip(lives, [*lives[1:], play.ends[-1]], strict=True):
+        play.go_to(pos)
+        counts = play.checkpoint()  # none if a topic was deleted while timers were left to load
+        play.restart(play.runs.entries, pos, counts)
+        lazy += play.runs.timer_load is not None
+        for end in [each for each in play.ends if pos < each <= following]:
+            if play.rng.random() < 0.2:
+                play.load_some()
+            play.go_to(end)
+        assert play.projections.due.pending == pending_at(play, play.pos)
+    assert play.state() == play.expected_state()
+    assert lazy
+
+
+def pending_at(play: Play, pos: int) -> int:
+    projections = new_projections(forget_pos=play.forget_pos)
+    replay(projections, play.log, 0, pos)
+    return projections.due.pending
 
 
 @pytest.mark.parametrize("seed", range(100, 106))
@@ -184,7 +241,7 @@ def test_entries_are_read_as_they_were_written() -> None:
     play = Play(3)
     play.go_to(play.ends[-1])
     play.checkpoint()
-    assert [entry.kind for entry in play.runs.entries] == [RUN_TIMERS, RUN_IDS]
+    assert [entry.kind for entry in play.runs.entries] == [RUN_TIMERS, RUN_DUE, RUN_IDS]
     for entry in play.runs.entries:
         assert decode_entry(b"\xff" + encode_entry(entry), 1) == entry
 
@@ -200,19 +257,20 @@ def rows_in(play: Play) -> list[TimerRow | CompletedRow | IdRow]:
 def test_a_merge_of_everything_leaves_what_is_pending_and_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("appliance.store.runs.run_set.SLACK_ROWS", -(1 << 40))
+    monkeypatch.setattr("appliance.store.runs.runs_job.SLACK_ROWS", -(1 << 40))
     play = Play(4)
     for pos in sorted({*play.rng.sample(play.ends, 6), play.ends[-1]}):
         play.go_to(pos)
         play.checkpoint()
     rows = rows_in(play)
     timers = [(row.accept_pos, row.index) for row in rows if isinstance(row, TimerRow)]
-    assert timers == sorted(play.history.pending)
+    by_due = sorted(play.history.pending, key=lambda key: (play.history.pending[key].due_ms, key))
+    assert timers == sorted(play.history.pending) + by_due
     assert not [row for row in rows if isinstance(row, CompletedRow)]
     ids = [row for row in rows if isinstance(row, IdRow)]
     assert len(ids) == len(play.expected_state()["ids"])  # type: ignore[arg-type]
     assert {row.topic_id for row in ids} <= set(play.history.topics)
-    assert len(play.runs.entries) == 2
+    assert len(play.runs.entries) == 3
 
 
 def simulated_rows(rng: random.Random, steps: int, added: int) -> tuple[int, int, int]:
@@ -302,7 +360,7 @@ def test_a_disk_that_stays_full_costs_no_memory_for_each_try() -> None:
 
 
 def test_a_name_is_used_once_and_a_failed_checkpoint_leaves_no_file() -> None:
-    play = Play(5)
+    play = Play(5, says_due=True)
     play.go_to(play.ends[150])
     job = play.runs.freeze(play.pos)
     play.disk.free = 100
@@ -312,11 +370,13 @@ def test_a_name_is_used_once_and_a_failed_checkpoint_leaves_no_file() -> None:
     play.runs.abandon(job)
     play.disk.free = 1 << 30
     play.checkpoint()
-    assert {entry.number for entry in play.runs.entries} == {2}
+    tried = (RUN_TIMERS, 2)
+    assert tried in {(entry.kind, entry.number) for entry in play.runs.entries}
+    before = {entry.kind: entry.number for entry in play.runs.entries}
     play.runs = new_runs(play.disk, play.projections)
     play.go_to(play.ends[-1])
     play.checkpoint()
-    assert {entry.number for entry in play.runs.entries} == {3}
+    assert {entry.kind: entry.number - 1 for entry in play.runs.entries} == before
 
 
 def test_keep_deletes_runs_that_nobody_names_and_nothing_else() -> None:
@@ -339,7 +399,7 @@ def test_a_damaged_run_is_left_alone_by_a_merge_and_found_by_the_next_start(
     damaged = play.runs.entries[0]
     play.disk.open(damaged.path(PATHS)).pwritev([b"\xff"], damaged.size // 2)
     play.go_to(play.ends[-1])
-    monkeypatch.setattr("appliance.store.runs.run_set.SLACK_ROWS", -(1 << 40))
+    monkeypatch.setattr("appliance.store.runs.runs_job.SLACK_ROWS", -(1 << 40))
     job = play.runs.freeze(play.pos)
     job.run()
     play.runs.end(job)
@@ -358,11 +418,11 @@ def test_a_damaged_run_is_left_alone_by_a_merge_and_found_by_the_next_start(
 @pytest.fixture(scope="module")
 def small() -> Play:
     """A few rows of each kind, in two runs each."""
-    play = Play(9, frames=24)
+    play = Play(9, frames=24, says_due=True)
     for pos in (play.ends[12], play.ends[-1]):
         play.go_to(pos)
         play.checkpoint()
-    assert len(play.runs.entries) == 4
+    assert len(play.runs.entries) == 6
     return play
 
 
@@ -376,7 +436,7 @@ def assert_refused(play: Play, entries: Sequence[RunEntry], path: Path) -> None:
     assert projections.due.pending == projections.ids.count == 0
 
 
-@pytest.mark.parametrize("which", range(4))
+@pytest.mark.parametrize("which", range(6))
 def test_any_flipped_bit_and_any_other_length_of_a_run_is_found(small: Play, which: int) -> None:
     entry = small.runs.entries[which]
     path = entry.path(PATHS)
@@ -437,7 +497,7 @@ def test_blocks_that_changed_places_are_found() -> None:
     log = bytes(TimerHistory(random.Random(1)).log)  # topic 1
     replay(projections, log, 0, len(log))
     checkpoint(runs, 1)
-    (entry,) = runs.entries
+    entry, _ = runs.entries
     assert entry.rows == 20_000
     reader = RunReader(disk, entry.path(PATHS))
     sizes = [len(block) + 12 for block in reader.blocks()]

@@ -122,7 +122,7 @@ def test_what_a_start_declared_lost_stays_lost_when_it_heals(disk: SimFileSystem
     frame = accept_frame(disk)
     path, offset = place(frame["position"] + frame["size"] - 20)
     disk.flip(path, offset, 1)
-    for derived in ("control", "timer", "index", "consumequeue"):
+    for derived in ("control", "timer", "timerlog", "index", "consumequeue"):
         disk.remove_tree(DATA_DIR / derived)
     BrokerHarness(disk).broker.close()
     disk.flip(path, offset, 1)

@@ -26,6 +26,7 @@ def listed(
     limit: int = 10_000,
     after: TimerPlace | None = None,
 ) -> list[ListedTimer]:
+    harness.load_timers()
     steps = harness.broker.timers.steps_of_list(selection, limit, after)
     return [timer for step in steps for timer in step]
 
@@ -33,6 +34,7 @@ def listed(
 def counted(
     harness: BrokerHarness, from_ms: int, step_ms: int, count: int, selection: TimerSelection = ALL
 ) -> TimerCounts:
+    harness.load_timers()
     *_, last = harness.broker.timers.steps_of_count(selection, from_ms, step_ms, count)
     assert last is not None
     return last

@@ -12,7 +12,7 @@ from _core.log.frames import check, read_header
 from appliance.store import checkpoint
 from appliance.store.keys import key_runs
 from appliance.store.paths import segment_name
-from appliance.store.runs import run_files
+from appliance.store.runs import run_files, timer_log
 from appliance.store.state import control_frames as control
 from appliance.store.state import group_deltas as deltas
 from appliance.store.state import group_frames as group
@@ -48,6 +48,7 @@ FIXED_TABLES = [
     ("unit", "UNIT_AT_", layout.UNIT_SIZE),
     ("run timer", "RUN_TIMER_AT_", layout.RUN_TIMER_SIZE),
     ("run completed", "RUN_COMPLETED_AT_", layout.RUN_COMPLETED_SIZE),
+    ("run completed due", "RUN_COMPLETED_DUE_AT_", layout.RUN_COMPLETED_DUE_SIZE),
     ("run id", "RUN_ID_AT_", layout.RUN_ID_SIZE),
     ("batch", "BATCH_AT_", layout.BATCH_HEADER_SIZE),
 ]
@@ -69,6 +70,11 @@ PAYLOAD_STRUCTS: dict[str, struct.Struct] = {
     "state run": run_files.ENTRY,
     "run": run_files.HEAD,
     "run block": run_files.BLOCK_HEAD,
+    "block place": timer_log.PLACE,
+    "TimerLog end": timer_log.END,
+    "pending timers": snapshot.PENDING,
+    "due minutes page": struct.Struct(">qI"),
+    "due minutes slot": struct.Struct(">BI"),
     "key run": key_runs.HEAD,
     "key row": struct.Struct(">Qq"),
     "key page tail": struct.Struct(">IIxxxxI"),

@@ -1,0 +1,237 @@
+"""A start that leaves timers to be loaded while it serves: nothing depends on when that is."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+from unittest import mock
+
+import pytest
+
+from _core.bytes.layout import RUN_DUE
+from _core.state.partition_rows import pending_rows
+from appliance.errors import CorruptionError, StorageError
+from appliance.store.paths import DataPaths
+from appliance.store.runs.run_files import RunEntry
+from appliance.store.runs.run_set import Runs
+from appliance.store.runs.timer_log import TimerLogReader
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
+from tests.support.harness.checkpoints import USER_IDS, rebuilt, take_checkpoint
+from tests.support.harness.configs import DATA_DIR
+from tests.support.harness.loading import in_pieces
+from tests.support.simulator.sim_fs import SimFileSystem
+from tests.support.values.kafka_records import Record, delay
+
+PATHS: Final = DataPaths(DATA_DIR)
+SECOND_MS: Final = 1_000
+COUNT: Final = 40
+MANY: Final = 12_000
+"""More than two blocks of the TimerLog hold."""
+
+
+@pytest.fixture(autouse=True)
+def pieces() -> Iterator[None]:
+    with in_pieces():
+        yield
+
+
+def value(number: int) -> bytes:
+    return b"%d" % number
+
+
+def scheduled(count: int = COUNT) -> BrokerHarness:
+    """A broker with a record due in each second, sent in mixed order; the even ones have ids."""
+    harness = with_topic()
+    numbers = list(range(count))
+    random.Random(count).shuffle(numbers)
+    for at in range(0, count, 100):
+        records = [
+            Record(
+                value(number),
+                headers=delay(
+                    (number + 1) * SECOND_MS, b"id-%d" % number if number % 2 == 0 else None
+                ),
+            )
+            for number in numbers[at : at + 100]
+        ]
+        assert harness.produce("t", 0, records).error == 0
+    return harness
+
+
+def timer_log(harness: BrokerHarness) -> list[RunEntry]:
+    runs = harness.broker.checkpoints._runs.entries
+    return [entry for entry in runs if entry.kind == RUN_DUE]
+
+
+def flip(disk: SimFileSystem, entry: RunEntry) -> Path:
+    """Damage a block in the middle of a run."""
+    path = entry.path(PATHS)
+    disk.flip(path, entry.size // 2, 1)
+    return path
+
+
+# As if all were loaded
+
+
+def test_each_record_comes_when_it_is_due_and_no_more_is_loaded_than_that_needs() -> None:
+    harness = scheduled().restart()
+    assert not harness.is_loaded
+    assert harness.broker.pending_timers == harness.broker.gauges(0).unloaded_timers == COUNT
+    assert harness.broker.timers.is_any_due(harness.clock.wall_ms())  # one may be, for all it knows
+    harness.tick(5 * SECOND_MS)
+    assert not harness.broker.timers.is_any_due(harness.clock.wall_ms())
+    assert harness.values() == [value(number) for number in range(5)]
+    assert 5 < COUNT - harness.broker.gauges(0).unloaded_timers <= 9
+    harness.run_until_idle()
+    assert harness.values() == [value(number) for number in range(COUNT)]
+    assert (harness.broker.pending_timers, harness.broker.gauges(0).unloaded_timers) == (0, 0)
+
+
+def test_what_happens_to_timers_that_are_not_loaded_counts() -> None:
+    harness = scheduled().restart()
+    harness.cancel_timer("t", b"id-20")
+    moved = Record(b"moved", headers=delay(90 * SECOND_MS, b"id-30"))
+    early = Record(b"early", headers=delay(500))
+    late = Record(b"late", headers=delay(35 * SECOND_MS + 1))
+    assert harness.produce("t", 0, [moved, early, late]).error == 0
+    assert harness.broker.pending_timers == COUNT + 1
+    assert harness.timer_state("t", b"id-20")[0] == "cancelled"
+    harness.run_until_idle()
+    left = [value(number) for number in range(COUNT) if number not in (20, 30)]
+    assert harness.values() == [b"early", *left[:33], b"late", *left[33:], b"moved"]
+
+
+def test_a_topic_that_is_deleted_meanwhile_takes_its_timers_with_it() -> None:
+    harness = scheduled()
+    harness.create_topic("other")
+    records = [Record(b"x", headers=delay(SECOND_MS * number)) for number in range(1, 20)]
+    assert harness.produce("other", 0, records).error == 0
+    harness = harness.restart()
+    harness.tick(3 * SECOND_MS)
+    harness.delete_topic("other")
+    assert harness.broker.pending_timers == COUNT - 3
+    due = harness.broker._store.state.projections.due
+    assert not due.advance_wheels(harness.clock.wall_ms(), 1 << 20)  # it waits for the timers
+    assert harness.digest(USER_IDS) == rebuilt(harness, harness.disk)
+    harness.run_until_idle()
+    assert harness.values() == [value(number) for number in range(COUNT)]
+    assert due.cancelled_count == 0
+
+
+@pytest.mark.parametrize("mode", ["killed", "dropped", "torn"])
+def test_a_crash_amid_a_load_and_a_checkpoint_amid_one(mode: str) -> None:
+    harness = scheduled().restart()
+    harness.tick(3 * SECOND_MS)
+    harness.cancel_timer("t", b"id-20")
+    assert take_checkpoint(harness).error is None
+    assert not harness.is_loaded
+    harness.tick(2 * SECOND_MS)
+    harness.cancel_timer("t", b"id-22")
+    harness.flush()
+    harness = harness.crash(mode, random.Random(1))  # type: ignore[arg-type]
+    assert not harness.is_loaded
+    assert harness.broker.pending_timers == COUNT - 7
+    assert harness.digest(USER_IDS) == rebuilt(harness, harness.disk)
+    harness.run_until_idle()
+    assert harness.values() == [value(n) for n in range(COUNT) if n not in (20, 22)]
+
+
+def test_a_state_of_an_older_latermq_gets_a_timer_log_at_the_next_checkpoint() -> None:
+    harness = scheduled()
+    with mock.patch.object(Runs, "_log_mode", return_value="none"):
+        harness = harness.restart()
+    assert harness.is_loaded
+    assert not timer_log(harness)
+    harness.tick(SECOND_MS)
+    assert take_checkpoint(harness).error is None
+    (entry,) = timer_log(harness)
+    assert entry.rows == COUNT - 1
+    harness = harness.restart()
+    assert not harness.is_loaded
+    assert harness.digest(USER_IDS) == rebuilt(harness, harness.disk)
+    harness.run_until_idle()
+    assert harness.values() == [value(number) for number in range(COUNT)]
+
+
+# Damage
+
+
+def test_a_damaged_block_costs_no_timer_and_the_next_checkpoint_has_a_new_timer_log() -> None:
+    harness = scheduled(MANY).restart()
+    (entry,) = timer_log(harness)
+    assert entry.rows == MANY
+    flip(harness.disk, entry)
+    harness = harness.restart()
+    harness.tick(SECOND_MS)
+    assert harness.values() == [value(0)]
+    load = harness.broker.timer_load
+    assert load is not None
+    harness.load_timers()
+    assert isinstance(load.fault, CorruptionError)
+    assert load.fault.path == entry.path(PATHS)
+    assert harness.broker.pending_timers == MANY - 1
+    assert take_checkpoint(harness).error is None
+    assert [each.rows for each in timer_log(harness)] == [MANY - 1]
+    assert take_checkpoint(harness).error is None
+    again = harness.restart()
+    assert not again.is_loaded
+    again.load_timers()
+    assert again.broker.timer_load is not None
+    assert again.broker.timer_load.fault is None
+    again.tick(MANY * SECOND_MS)
+    assert again.values() == [value(number) for number in range(MANY)]
+
+
+def test_damage_of_both_kinds_of_runs_ends_the_broker_and_the_next_start_replays_the_log() -> None:
+    harness = scheduled(MANY).restart()
+    for entry in harness.broker.checkpoints._runs.entries:
+        if entry.rows == MANY:
+            flip(harness.disk, entry)
+    harness = harness.restart()
+    with pytest.raises((CorruptionError, StorageError)):
+        harness.load_timers()
+    load = harness.broker.timer_load
+    assert load is not None
+    load.set_aside()  # as the job does
+    harness = harness.crash("killed", random.Random(0))
+    assert harness.report.rejected
+    assert harness.report.checkpoint == 0
+    harness.tick(MANY * SECOND_MS)
+    assert harness.values() == [value(number) for number in range(MANY)]
+
+
+def test_counts_that_are_not_those_of_the_timers_end_the_broker_once() -> None:
+    harness = scheduled()
+    harness.create_topic("empty")
+    with mock.patch("appliance.store.state.state.pending_rows", lambda of: wrong(pending_rows(of))):
+        harness = harness.restart()
+    assert harness.broker.pending_timers == COUNT + 1
+    with pytest.raises(CorruptionError, match="expected 41 pending timers, found 40"):
+        harness.load_timers()
+    harness = harness.crash("killed", random.Random(0))
+    assert harness.report.checkpoint == 0
+    harness.run_until_idle()
+    assert harness.values() == [value(number) for number in range(COUNT)]
+
+
+def wrong(rows: bytes | None) -> bytes:
+    """Counts with one timer more."""
+    assert rows is not None
+    return rows[:12] + (int.from_bytes(rows[12:20], "big") + 1).to_bytes(8, "big") + rows[20:]
+
+
+# The TimerLog
+
+
+def test_a_reader_begins_at_a_due_time() -> None:
+    harness = scheduled(MANY).restart()
+    (entry,) = timer_log(harness)
+    reader = TimerLogReader(harness.disk, entry.path(PATHS), entry)
+    blocks = list(reader.blocks())
+    assert len(blocks) == len(reader.places) == 3
+    for number, place in enumerate(reader.places):
+        # A row that is due at the same time may be the last one of the block before.
+        assert list(reader.blocks_from(place.due_ms)) == blocks[max(number - 1, 0) :]
+        assert list(reader.blocks_from(place.due_ms + 1)) == blocks[number:]
+    assert list(reader.blocks_from(1 << 50)) == blocks[-1:]
+    reader.close()
