@@ -54,7 +54,7 @@ from appliance.store.message_store import MessageStore
 from appliance.store.recovery.report import Progress, RecoveryReport
 from appliance.store.repair import Repair
 from appliance.store.role_file import RoleFile, RoleRecord
-from appliance.store.runs.timer_load import TimerLoad
+from appliance.store.runs.timer_memory import TimerMemory
 from appliance.store.source_log import SourceLog
 from appliance.store.state.checkpointer import Checkpointer
 from appliance.store.state.flushed_mark import FlushedMark
@@ -242,9 +242,9 @@ class Broker:
         return self._store.follower
 
     @property
-    def timer_load(self) -> TimerLoad | None:
-        """What the start has left to load; None if nothing."""
-        return self._store.timer_load
+    def timer_memory(self) -> TimerMemory:
+        """Which timers are in memory."""
+        return self._store.timer_memory
 
     @property
     def comparison(self) -> Comparison | None:

@@ -61,7 +61,7 @@ def gauges(
         waiting_timers=deliver.waiting,
         unreadable_timers=deliver.unreadable_count,
         held_timers=due.held_count,
-        unloaded_timers=store.timer_load.left if store.timer_load else 0,
+        unloaded_timers=store.timer_memory.left,
         cache_bytes=memory.size,
         locked_bytes=memory.locked_size,
         log_wrote_pos=pointers.wrote,

@@ -333,7 +333,9 @@ METRICS: Final = (
     MetricInfo("waiting_timers", "gauge", "Due timers whose records are being read from the disk."),
     MetricInfo("unreadable_timers", "gauge", "Due timers whose records the disk cannot read."),
     MetricInfo("held_timers", "gauge", "Due timers that their topics hold back."),
-    MetricInfo("unloaded_timers", "gauge", "Pending timers that a start has left to load."),
+    MetricInfo(
+        "unloaded_timers", "gauge", "Pending timers that are on the disk and not in memory, about."
+    ),
     MetricInfo(
         "enqueue_backlog", "gauge", "Held records that were accepted and are not synced yet."
     ),

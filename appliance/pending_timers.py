@@ -184,7 +184,7 @@ class PurgedTimers:
     left: int
 
 
-def forecast_from(now_ms: int, step_ms: int, span_ms: int) -> int:
+def forecast_from(now_ms: int, step_ms: int, span_ms: int, loaded_ms: int = EVER_MS) -> int:
     """Return where a forecast from now on begins.
 
     It is the second or, if it reaches beyond the seconds that are counted, the minute: so that no
@@ -194,8 +194,10 @@ def forecast_from(now_ms: int, step_ms: int, span_ms: int) -> int:
         now_ms: epoch ms.
         step_ms: the length of its intervals.
         span_ms: that of all of them.
+        loaded_ms: up to where timers are in memory; others are not counted by seconds.
     """
-    if step_ms % MS_PER_MINUTE == 0 and span_ms > SECONDS_SPAN_MS:
+    is_far = span_ms > SECONDS_SPAN_MS or now_ms + span_ms >= loaded_ms
+    if step_ms % MS_PER_MINUTE == 0 and is_far:
         return now_ms - now_ms % MS_PER_MINUTE
     return now_ms - now_ms % MS_PER_SECOND if step_ms % MS_PER_SECOND == 0 else now_ms
 
@@ -237,6 +239,12 @@ class PendingTimers:
         Lists, and what moves or shows a timer, know no others.
         """
         return self._projections.due.loaded_ms
+
+    def want_loaded(self, until_ms: int) -> bool:
+        """Ask for all timers due up to a time, epoch ms; return whether they are in memory."""
+        if self.loaded_ms <= until_ms:
+            self._store.timer_memory.want(until_ms, self._clock.monotonic_ns())
+        return self.loaded_ms > until_ms
 
     def next_due_ms(self) -> int | None:
         """When the first pending timer is due, epoch ms; None if none waits for its time.
@@ -516,7 +524,8 @@ class PendingTimers:
                 yield TimerCounts(from_ms, step_ms, steps.tolist(), before, after)
                 return
         while not self._projections.due.is_loaded:
-            yield None  # after a start, for a moment
+            self.want_loaded(EVER_MS)
+            yield None
         due_list, reached = self._due_list(selection, (from_ms, None)), -1
         while (reached := due_list.count(counts, step_ms, reached, STEP_ENTRIES)) >= 0:
             yield None

@@ -95,7 +95,9 @@ class Pump:
         # A merge takes seconds; a search of somebody who waits is not behind it.
         self._indexer = ThreadPoolExecutor(1, "latermq-index", yield_to_others)
         self._finder = ThreadPoolExecutor(1, "latermq-find", yield_to_others)
-        self._loading = TimerLoading.of(broker.timer_load, self._loop, self._guard, self._arm)
+        self._loading = TimerLoading(
+            broker.timer_memory, broker.clock, self._loop, self._guard, self._arm
+        )
         self._timer = WakeTimer(broker.clock)
         self._armed_ms: int | None = None
         self._is_delivering = False
@@ -125,8 +127,6 @@ class Pump:
         """Start to flush, deliver and do housekeeping."""
         self._loop.add_reader(self._timer.fileno(), self._guard, self._on_timer)
         self._flusher.start()
-        if self._loading is not None:
-            self._loading.begin()
         self._guard(self._housekeep)
         self._guard(self.end_turn)
 
@@ -151,8 +151,7 @@ class Pump:
         error = await self._flusher.stop()
         if error is not None:  # a later sync must not make this look like a clean stop
             self.fail(error)
-        if self._loading is not None:
-            await self._loading.stop()
+        await self._loading.stop()
         for threads in (
             self._allocator,
             self._readers,
@@ -470,6 +469,7 @@ class Pump:
     def _housekeep(self) -> None:
         if self._broker.housekeep() and self._saving is None:
             self._save_soon()
+        self._loading.step()
         self._look_ahead()
         if self._broker.is_delivery_waiting:
             self._deliver()

@@ -1,6 +1,6 @@
-"""Loads the timers of a saved state while the broker serves: those that are due next come first.
+"""Loads timers while the broker serves, and drops them: `TimerMemory` says which.
 
-    loop     begin     a thread reads some pieces of the TimerLog
+    loop     step      a thread reads some pieces of the TimerLog, if more timers should be loaded
     loop     _take     one piece a turn; deliveries may go as far as that
 
 Layer 5: runs on the event loop.
@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeAlias
 
 from appliance.store.runs.timer_load import LoadJob, TimerLoad
-from appliance.system.process import yield_to_others
+from appliance.store.runs.timer_memory import TimerMemory
+from appliance.system.clock import Clock
 from appliance.units import MS_PER_SECOND, counted
 
 PAUSE_S: Final = 0.001
@@ -25,68 +26,68 @@ _log = logging.getLogger(__name__)
 
 
 class TimerLoading:
-    """Drives one load to its end.
+    """Drives one `TimerMemory`.
 
     Args:
-        load: what is to be loaded.
+        memory: says which timers should be loaded.
+        clock: of the broker.
         loop: the event loop.
         guard: calls a step, and ends the process if it raises.
         loaded: called when more timers are loaded, some of which may be due.
     """
 
-    @classmethod
-    def of(
-        cls,
-        load: TimerLoad | None,
-        loop: asyncio.AbstractEventLoop,
-        guard: Guard,
-        loaded: Callable[[], None],
-    ) -> "TimerLoading | None":
-        """Return what drives a load; None if nothing is left to load."""
-        return None if load is None or load.is_done else cls(load, loop, guard, loaded)
-
     def __init__(
         self,
-        load: TimerLoad,
+        memory: TimerMemory,
+        clock: Clock,
         loop: asyncio.AbstractEventLoop,
         guard: Guard,
         loaded: Callable[[], None],
     ) -> None:
-        self._load = load
+        self._memory = memory
+        self._clock = clock
         self._loop = loop
         self._guard = guard
         self._loaded = loaded
-        self._threads = ThreadPoolExecutor(1, "latermq-load", yield_to_others)
-        self._began = loop.time()
-        self._is_fault_known = False
+        self._threads = ThreadPoolExecutor(1, "latermq-load")
+        self._began_s = loop.time()
+        self._job: LoadJob | None = None
+        self._faulty: TimerLoad | None = None
 
-    def begin(self) -> None:
-        """Read the next pieces."""
-        job = LoadJob(self._load)
-        future = self._loop.run_in_executor(self._threads, job.run)
-        future.add_done_callback(lambda _: self._guard(lambda: self._take(job)))
+    def step(self) -> None:
+        """Begin or go on if more timers should be loaded; call it every now and then."""
+        if self._job is not None:
+            return
+        now_ms, now_ns = self._clock.wall_ms(), self._clock.monotonic_ns()
+        self._memory.evict(now_ms, now_ns)
+        load = self._memory.next(now_ms, now_ns)
+        if load is not None:
+            job = self._job = LoadJob(load)
+            future = self._loop.run_in_executor(self._threads, job.run)
+            future.add_done_callback(lambda _: self._guard(lambda: self._take(job)))
 
     def _take(self, job: LoadJob) -> None:
         """Take one piece, and let the loop serve others before the next."""
-        if self._load.fault is not None and not self._is_fault_known:
-            self._is_fault_known = True
+        load = job.load
+        if load.fault is not None and self._faulty is not load:
+            self._faulty = load
             _log.error(
                 "the TimerLog is damaged: %s; the timers are loaded from the runs of timers, and "
                 "those that are due meanwhile are late",
-                self._load.fault,
+                load.fault,
             )
         if not job.pieces:
             if job.error is not None:
                 raise job.error
-            self.begin()
+            self._job = None
+            self.step()
             return
-        self._load.take(job.pieces.pop(0))
+        load.take(job.pieces.pop(0))
         self._loaded()
-        if self._load.is_done:
-            took_ms = (self._loop.time() - self._began) * MS_PER_SECOND
-            _log.info("loaded %s in %d ms", counted(self._load.total, "timer"), took_ms)
-        else:
-            self._loop.call_later(PAUSE_S, self._guard, lambda: self._take(job))
+        if load.is_done and load.total is not None:
+            took_ms = (self._loop.time() - self._began_s) * MS_PER_SECOND
+            _log.info("loaded %s in %d ms", counted(load.total, "timer"), took_ms)
+        self._loop.call_later(PAUSE_S, self._guard, lambda: self._take(job))
 
     async def stop(self) -> None:
         """Wait for the thread."""

@@ -229,11 +229,11 @@ cpdef enum:
     RUN_COMPLETED_SIZE = 16
     RUN_COMPLETED_DUE_SIZE = 24
     RUN_TIMER_AT_KIND = 12        # u8, RUN_ROW_PENDING
+    RUN_TIMER_AT_DUE = 16         # i64, epoch ms
 cdef enum:
     RUN_TIMER_AT_ACCEPT_POS = 0   # i64
     RUN_TIMER_AT_INDEX = 8        # i32; the kind follows
     RUN_TIMER_AT_LEVEL = 13       # u8, as in the accept frame; two zero bytes follow
-    RUN_TIMER_AT_DUE = 16         # i64, epoch ms
     RUN_TIMER_AT_LEVEL_OFFSET = 24  # i64
     RUN_TIMER_AT_TOPIC_ID = 32    # i32
     RUN_TIMER_AT_PARTITION = 36   # i32

@@ -161,6 +161,19 @@ cdef class RunLoader:
                 row += RUN_TIMER_SIZE
         return timer.due_ms
 
+    def without_dropped(self, bytes rows not None):
+        """Return rows without timers that damage made undeliverable: they are not pending."""
+        cdef bytes kept = b""
+        cdef Py_ssize_t at
+        if not self.projections.dropped:
+            return rows
+        for at in range(0, len(rows), RUN_TIMER_SIZE):
+            accept_pos = int.from_bytes(rows[at:at + 8], "big")
+            index = int.from_bytes(rows[at + 8:at + 12], "big")
+            if (accept_pos, index) not in self.projections.dropped:
+                kept += rows[at:at + RUN_TIMER_SIZE]
+        return kept
+
     def restore_counts(self, bytes rows not None):
         """Restore how many timers are pending, the result of `pending_rows`.
 

@@ -186,7 +186,8 @@ cdef class CancelledTimers:
         # counted as an orphan.
         if self.cancelled_count and self._discard(position, record_index):
             return True
-        if self.orphan_count and self.is_forgotten(partition):
-            self.orphan_count -= 1
+        if self.forgotten_bytes and self.is_forgotten(partition):
+            if self.orphan_count:
+                self.orphan_count -= 1
             return True
         return False

@@ -8,6 +8,8 @@ from _core.timers.cancelled_timers cimport CancelledTimers
 cdef class DueQueue:
     cdef readonly int64_t pending
     cdef readonly int64_t loaded_ms    # later timers may be left to load; INT64_MAX: none
+    cdef readonly int64_t horizon_ms   # timers due from then on are counted, but not in memory
+    cdef int64_t reached_ms            # what was popped, and perhaps kept, is not due later
     cdef DueTree tree
     cdef readonly DueWheels wheels
     cdef CancelledTimers cancelled
@@ -15,6 +17,7 @@ cdef class DueQueue:
     cdef int64_t partition_capacity
     cdef bint is_sweeping
     cdef int64_t sweep_credit
+    cdef int64_t orphans_since    # timers of partitions that were forgotten since the sweep began
     cdef dict held            # by topic: a HeldTimers, if the topic holds timers back
     # Adds a pending timer. due_ms >= 0; the timer is not pending yet.
     cdef int push(self, const Timer* timer) except -1 nogil

@@ -12,8 +12,9 @@ Guarantees:
  - No call does more than a few thousand steps of work, however many timers are pending, so the
    event loop never stalls.
 
-A start restores the counts of a saved state at once and its timers in pieces, in the order of due
-times, up to `loaded_ms`. A timer that is due later stays in the queue, although it may be known.
+Not all timers need be in memory. Those that are due from `horizon_ms` on are counted and nothing
+else: files have them (`appliance/store/runs/timer_load.py`), and also what became of them. Of the
+others some may not be loaded yet, those due from `loaded_ms` on; none of these is popped.
 
 A cancelled timer keeps its entry until the entry reaches the front; `CancelledTimers` records which
 timers are cancelled. When these outnumber the pending timers, a sweep removes their entries
@@ -31,7 +32,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memset
 
 from _core.bytes.debug cimport SELF_CHECKS
-from _core.timers.due_tree cimport DueTree
+from _core.timers.due_tree cimport DUE_MS_END, DueTree
 from _core.timers.due_wheels cimport DueWheels
 from _core.timers.held_timers cimport HeldTimers
 from _core.timers.timer_heap cimport TimerHeap, heap_drop_first
@@ -45,6 +46,7 @@ cdef enum:
     SWEEP_COUNT_MIN = 1024         # fewer cancelled timers are not worth a sweep
     SWEEP_CALL_CREDIT = 8          # entries per push or cancel: the sweep ends before they double
     SWEEP_POP_CREDIT = 2048        # entries per pop: a fraction of the pop's own work
+    EVICT_HEAP_MAX = 1 << 14       # with more timers in the heap, none is evicted
 
 # The source of the next timers.
 cdef enum Source:
@@ -66,10 +68,11 @@ cdef class DueQueue:
         wheels: how many of them are due when.
         loaded_ms: timers that are due before this time are all in memory, epoch ms; the highest
             number if all timers are.
+        horizon_ms: timers that are due from this time on are not in memory.
     """
 
     def __cinit__(self):
-        self.loaded_ms = INT64_MAX
+        self.loaded_ms = self.horizon_ms = INT64_MAX
         self.cancelled = CancelledTimers()
         self.tree = DueTree(self.cancelled)
         self.wheels = DueWheels(self.tree)
@@ -115,7 +118,8 @@ cdef class DueQueue:
         if self.cancelled.is_forgotten(timer.partition):
             return 0
         self._ensure_counter(timer.partition)
-        self.tree.push(timer)
+        if timer.due_ms < self.horizon_ms or timer.due_ms >= DUE_MS_END:
+            self.tree.push(timer)
         self._count_pushed(timer)
         if self.is_sweeping:
             self.sweep(SWEEP_CALL_CREDIT)
@@ -135,9 +139,48 @@ cdef class DueQueue:
         self._ensure_counter(timer.partition)
         return self.tree.push(timer)
 
+    def leave_out(self, int64_t until_ms):
+        """Begin without a timer: those due before a time are loaded, epoch ms; INT64_MAX: all."""
+        self.loaded_ms = 0
+        self.horizon_ms = until_ms
+
+    def begin_load(self, int64_t until_ms):
+        """Move the horizon away: more timers will be loaded, and new ones are kept in memory."""
+        assert until_ms > self.horizon_ms == self.loaded_ms
+        self.horizon_ms = until_ms
+
     def note_loaded(self, int64_t loaded_ms):
         """Note that all timers due before a time are loaded, epoch ms; INT64_MAX: all are."""
+        assert loaded_ms <= self.horizon_ms
         self.loaded_ms = loaded_ms
+
+    def evict(self, int64_t floor_ms):
+        """Take the timers that are due last out of memory: some thousands. Files have them.
+
+        Args:
+            floor_ms: not what is due before this time, epoch ms, nor before what was popped.
+
+        Returns:
+            Whether some were; never while others are loaded.
+        """
+        cdef TimerList* leaf
+        cdef int64_t begin_ms
+        if self.loaded_ms != self.horizon_ms or self.tree.heap.count > EVICT_HEAP_MAX:
+            return False
+        leaf = self.tree.last_leaf()
+        if leaf == NULL:
+            return False
+        begin_ms = self.tree.leaf_begin()
+        if begin_ms < floor_ms or begin_ms <= self.reached_ms:
+            return False
+        self.tree.drop_last_leaf(leaf)
+        self.loaded_ms = self.horizon_ms = begin_ms
+        return True
+
+    @property
+    def tree_bytes(self):
+        """Memory of the timers, bytes; those included that are cancelled."""
+        return self.tree.pool.allocated_bytes
 
     @property
     def is_loaded(self):
@@ -151,6 +194,7 @@ cdef class DueQueue:
         cdef Timer bound
         cdef int source
         now_ms = min(now_ms, self.loaded_ms - 1)
+        self.reached_ms = max(self.reached_ms, now_ms)
         if self.is_sweeping:
             self.sweep(SWEEP_POP_CREDIT)
         self.tree.unready_ms = 0    # timers may have been pushed since the last call
@@ -285,7 +329,8 @@ cdef class DueQueue:
         cdef Timer timer = Timer(due_ms, position, record_index, partition)
         assert 0 <= partition < self.partition_capacity
         assert self.partition_pending[partition] > 0    # the caller ensures that it is pending
-        if not self.cancelled.cancel(position, record_index):
+        # One that is not in memory has nothing that refers to it, unless its due time is unknown.
+        if due_ms < self.horizon_ms and not self.cancelled.cancel(position, record_index):
             return 0
         if due_ms < 0:
             self.wheels.lose()
@@ -298,6 +343,7 @@ cdef class DueQueue:
         if partition < self.partition_capacity:
             count = self.partition_pending[partition]
         self.cancelled.forget(partition, count)
+        self.orphans_since += count
         if count:
             self.partition_pending[partition] = 0
             self.pending -= count
@@ -310,6 +356,7 @@ cdef class DueQueue:
         if not self.is_sweeping and cancelled > SWEEP_COUNT_MIN and cancelled > self.pending:
             self.is_sweeping = True
             self.sweep_credit = 0
+            self.orphans_since = 0
             self.tree.begin_sweep()
         if self.is_sweeping:
             self.sweep(SWEEP_CALL_CREDIT)
@@ -323,6 +370,10 @@ cdef class DueQueue:
             examined = self.tree.sweep_step()
             if examined < 0:
                 self.is_sweeping = False
+                # Those that are not in memory are never claimed.
+                self.cancelled.orphan_count = min(
+                    self.cancelled.orphan_count, self.orphans_since
+                )
             self.sweep_credit -= max(examined, 1)
         return self.is_sweeping
 

@@ -46,9 +46,14 @@ cdef class DueTree:
     # The first leaf whose range ends after from_due_ms, NULL if there is none. It is valid until
     # the tree is changed, and so is its range, ms, until the next call.
     cdef TimerList* leaf_from(self, int64_t from_due_ms) noexcept nogil
+    # The last leaf, whose path is noted too; NULL if there is none.
+    cdef TimerList* last_leaf(self) noexcept nogil
+    # Drops the timers of the last leaf, and those of the heap that are not due before it.
+    cdef void drop_last_leaf(self, TimerList* leaf) noexcept nogil
     cdef int64_t leaf_begin(self) noexcept nogil
     cdef int64_t leaf_end(self) noexcept nogil
     # Whether its timers are all due in one ms, and in order of arrival.
+    cdef void _forget(self, const Timer* timer) noexcept nogil
     cdef bint is_leaf_ordered(self) noexcept nogil
     cdef bint is_cancelled(self, const Timer* timer) noexcept nogil
     cdef void begin_sweep(self) noexcept nogil

@@ -30,7 +30,7 @@ cimport cython
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint64_t
 from libc.stdlib cimport free, malloc
 
-from _core.timers.timer_heap cimport heap_push, heap_reserve, heap_sweep_step
+from _core.timers.timer_heap cimport heap_push, heap_remove, heap_reserve, heap_sweep_step
 from _core.timers.timer_list cimport (
     Chunk,
     Timer,
@@ -49,6 +49,7 @@ from _core.timers.cancelled_timers cimport CancelledTimers
 
 cdef extern from *:
     int count_trailing_zeros "__builtin_ctzll"(unsigned long long) noexcept nogil
+    int count_leading_zeros "__builtin_clzll"(unsigned long long) noexcept nogil
 
 cdef enum:
     SLOT_BITS = 6
@@ -153,6 +154,45 @@ cdef class DueTree:
             node = <Node*>node.slots[slot].head
             level -= 1
             slot = slot_of(from_due_ms, level) if is_on_edge else 0
+
+    cdef TimerList* last_leaf(self) noexcept nogil:
+        cdef Node* node = self.root
+        cdef int level = TREE_LEVELS - 1
+        cdef int slot
+        while node.occupied:
+            slot = NODE_SLOTS - 1 - count_leading_zeros(node.occupied)
+            self.path[level] = node
+            self.path_slots[level] = slot
+            if not node.branches >> slot & 1:
+                self.path_end = level
+                return &node.slots[slot]
+            node = <Node*>node.slots[slot].head
+            level -= 1
+        return NULL
+
+    cdef void drop_last_leaf(self, TimerList* leaf) noexcept nogil:
+        cdef int64_t begin_ms = self.leaf_begin()
+        cdef Chunk* chunk = leaf.head
+        cdef int64_t i
+        cdef bint has_later = True
+        self.run = NULL
+        while chunk != NULL:
+            for i in range(chunk.begin, chunk.end):
+                self._forget(&chunk_timers(chunk)[i])
+            chunk = chunk.next
+        list_clear(&self.pool, leaf)
+        self._remove_leaf()
+        while has_later:    # a removal may move another one to a place that was looked at
+            has_later = False
+            for i in range(self.heap.count - 1, -1, -1):
+                if i < self.heap.count and self.heap.timers[i].due_ms >= begin_ms:
+                    self._forget(&self.heap.timers[i])
+                    heap_remove(&self.heap, i)
+                    has_later = True
+
+    cdef void _forget(self, const Timer* timer) noexcept nogil:
+        """Drop what says that a timer is cancelled: it leaves the tree."""
+        self.cancelled.claim(timer.position, timer.record_index, timer.partition)
 
     cdef int64_t leaf_begin(self) noexcept nogil:
         cdef int64_t begin = 0

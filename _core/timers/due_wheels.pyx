@@ -80,6 +80,11 @@ cdef class DueWheels:
         """Whether the minutes have every timer from their first one on."""
         return not self.is_lost and self.minutes.until.due_ms == DUE_MS_END
 
+    @property
+    def is_whole(self):
+        """Whether all timers are counted by minutes."""
+        return self._is_whole()
+
     # Saved and restored with a state
 
     def save(self):

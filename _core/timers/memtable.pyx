@@ -332,6 +332,23 @@ cdef class TimerMemtable:
         assert not self.is_sorted
         append_rows(&self.named, &newer.named)
 
+    def add_due(self, TimerMemtable newer not None, int64_t from_ms, int64_t until_ms):
+        """As `add_timers`, of timers that are due in an interval; epoch ms.
+
+        What completes timers whose due times are not known is left out: their ids are noted.
+        """
+        cdef int64_t i
+        assert not self.is_sorted
+        for i in range(newer.pushed.count):
+            if from_ms <= due_of(&newer.pushed, i) < until_ms:
+                memcpy(new_row(&self.pushed), row_at(&newer.pushed, i), self.pushed.row_size)
+        for i in range(newer.completed.count):
+            if from_ms <= due_of(&newer.completed, i) < until_ms:
+                memcpy(
+                    new_row(&self.completed), row_at(&newer.completed, i),
+                    self.completed.row_size,
+                )
+
     def absorb(self, TimerMemtable newer not None):
         """Append the rows of the next memtable. Rows may be added to this memtable again.
 

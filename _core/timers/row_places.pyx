@@ -63,6 +63,28 @@ def rows_due_after(bytes rows not None, bytes last not None):
     return found[:used]
 
 
+def rows_due_between(bytes rows not None, int64_t from_ms, int64_t until_ms):
+    """Return the rows of timers that are due in an interval, in their order.
+
+    Args:
+        rows: pending timers, as a whole merge returns them.
+        from_ms, until_ms: where it begins and ends, epoch ms.
+    """
+    cdef const uint8_t* p = <const uint8_t*><const char*>rows
+    cdef Py_ssize_t size = len(rows), i, at, used = 0
+    cdef int64_t due_ms
+    cdef bytes found = PyBytes_FromStringAndSize(NULL, size)
+    cdef uint8_t* out = <uint8_t*><char*>found
+    with nogil:
+        for i in range(size // RUN_TIMER_SIZE):
+            at = i * RUN_TIMER_SIZE
+            due_ms = load_i64(p + at + RUN_TIMER_AT_DUE)
+            if from_ms <= due_ms and due_ms < until_ms:
+                memcpy(out + used, p + at, RUN_TIMER_SIZE)
+                used += RUN_TIMER_SIZE
+    return found[:used]
+
+
 def sum_of_rows(bytes rows not None):
     """Return a sum of the rows of pending timers, modulo 2^64, that does not depend on their order.
 

@@ -236,6 +236,34 @@ cdef class TimeWheel:
             if first.counts[slot]:
                 return ((first.number << PAGE_BITS) + slot) * self.slot_ms
 
+    def count_before(self, int64_t due_ms):
+        """How many timers are counted in slots that begin before a time, epoch ms."""
+        return self.tally(due_ms, self.slot_ms, NULL, 0)
+
+    def reach(self, int64_t count):
+        """Where the slot ends with which that many timers are counted, epoch ms; -1: no slot does.
+
+        Args:
+            count: from 1 on.
+        """
+        cdef const WheelPage* page
+        cdef int64_t i
+        cdef int slot
+        numbers = []
+        for i in range(self.capacity):
+            if self.pages[i] != NULL:
+                numbers.append(self.pages[i].number)
+        for number in sorted(numbers):
+            page = self._find(number)
+            if page.total < count:
+                count -= page.total
+                continue
+            for slot in range(PAGE_SLOTS):
+                count -= page.counts[slot]
+                if count <= 0:
+                    return ((page.number << PAGE_BITS) + slot + 1) * self.slot_ms
+        return -1
+
     # Counts
 
     cdef bint add(self, int64_t due_ms, int64_t count) noexcept nogil:

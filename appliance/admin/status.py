@@ -214,7 +214,7 @@ class BrokerStatus:
         pending_timers_max: how many there may be.
         unreadable_timers: due records that the disk cannot read.
         held_timers: due records that their topics hold back (delay.paused and the like).
-        unloaded_timers: delayed records that are still being loaded after a start.
+        unloaded_timers: delayed records that are on the disk alone, about.
         next_due_at: no record is due earlier; None if none is pending.
         damage_count: damaged parts found since the start began.
         damage: the first of them.

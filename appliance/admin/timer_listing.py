@@ -33,7 +33,7 @@ from appliance.timer_reader import UNREADABLE, TimerReader
 from appliance.units import MS_PER_MINUTE, MS_PER_SECOND, NS_PER_MS
 
 LOADED_PAUSE_S: Final = 0.005
-"""Between two looks whether more timers are loaded after a start."""
+"""Between two looks whether more timers are loaded."""
 
 READ_NS: Final = MS_PER_SECOND * NS_PER_MS
 """How long one list reads records; its answer says where the next one goes on."""
@@ -136,19 +136,24 @@ class TimerListing:
     async def _next(
         self, pump: Pump, selection: TimerSelection, limit: int, after: TimerPlace | None
     ) -> list[ListedTimer]:
-        until_ms = selection.due[1]
-        await self._loaded(pump, EVER_MS - 1 if until_ms is None else until_ms)
-        async with self._turn:
-            steps = self._broker.timers.steps_of_list(selection, limit, after)
-            return [timer async for step in _taking_turns(steps, pump) for timer in step]
+        until_ms = EVER_MS if selection.due[1] is None else selection.due[1]
+        while True:
+            loaded_ms = self._broker.timers.loaded_ms
+            async with self._turn:
+                steps = self._broker.timers.steps_of_list(selection, limit, after)
+                found = [timer async for step in _taking_turns(steps, pump) for timer in step]
+            # Timers that are not in memory may be due before the last ones found.
+            if loaded_ms > until_ms or (len(found) == limit and found[-1][0] < loaded_ms):
+                return found
+            await self._loaded(pump, until_ms)
 
     async def _loaded(self, pump: Pump, due_ms: int) -> None:
-        """Wait until all timers due up to a time are in memory, which they are soon after a start.
+        """Wait until all timers due up to a time are in memory.
 
         Raises:
             NotReadyError: the broker is stopping.
         """
-        while self._broker.timers.loaded_ms <= due_ms:
+        while not self._broker.timers.want_loaded(due_ms):
             await asyncio.sleep(LOADED_PAUSE_S)
             if pump.is_stopped:
                 raise NotReadyError("the broker is stopping")
@@ -302,9 +307,14 @@ class TimerListing:
         from_ms = request.from_at
         if from_ms is None:
             span_ms = request.step_ms * request.interval_count
-            from_ms = forecast_from(self._broker.clock.wall_ms(), request.step_ms, span_ms)
+            from_ms = forecast_from(
+                self._broker.clock.wall_ms(),
+                request.step_ms,
+                span_ms,
+                self._broker.timers.loaded_ms,
+            )
         if request.selection.topic is not None:
-            await self._loaded(pump, EVER_MS - 1)
+            await self._loaded(pump, EVER_MS)
         async with self._turn:
             steps = self._broker.timers.steps_of_count(
                 request.selection, from_ms, request.step_ms, request.interval_count

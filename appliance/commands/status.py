@@ -50,7 +50,7 @@ def _status_fields(found: Any) -> list[tuple[str, object]]:
     due = found["next_due_at"]
     next_due = "" if due is None else f", the next one due {format_instant(due)}"
     unloaded = found["unloaded_timers"]
-    loading = f"; {unloaded} of them are still being loaded" if unloaded else ""
+    loading = f"; about {unloaded} of them are on the disk alone" if unloaded else ""
     advertised = found["advertised"]
     note = "" if advertised == found["kafka"] else f" (advertised as {advertised})"
     flushed = {

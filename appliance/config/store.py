@@ -65,6 +65,14 @@ class StoreSettings:
         "Memory for frames that were read and checked, from which Fetch answers and deliveries are "
         "served. The kernel also caches the files.",
     )
+    timer_memory_bytes: int = number(
+        256 * MIB,
+        "store.timer_memory_bytes",
+        (MIB, 64 * GIB),
+        "Memory for pending timers, 26 bytes each. With more, those that are due last are on the "
+        "disk alone; they are loaded before they are due, and when a list needs them. Timers due "
+        "within a minute are in memory in any case, and so are users' ids.",
+    )
     delete_when: str = value(
         "",
         "store.delete_when",

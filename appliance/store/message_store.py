@@ -50,7 +50,7 @@ from appliance.store.recovery.verdict import Verdict, find_end
 from appliance.store.recovery.verdict_log import append_verdict
 from appliance.store.repair import Repair
 from appliance.store.role_file import RoleFile
-from appliance.store.runs.timer_load import TimerLoad
+from appliance.store.runs.timer_memory import TimerMemory
 from appliance.store.state import control_frames
 from appliance.store.state.age_clock import AgeClock
 from appliance.store.state.checkpointer import Checkpointer
@@ -74,10 +74,9 @@ class MessageStore:
     Attributes:
         log: the CommitLog.
         state: everything derived from the log; `recover` replaces it.
-        writer, cold, units, checkpoints, carriers, head_freer, mark, disk_space, snapshots,
-            report: set by `recover`.
+        timer_memory, writer, cold, units, checkpoints, carriers, head_freer, mark, disk_space,
+            snapshots, report: set by `recover`.
         damage: all known damage, found by recovery or later.
-        timer_load: what the start has left to load, or had; None if it loaded all timers.
         follower: a slave's end of the log, until it is promoted; else None.
         comparison: a pair's master before its first write; else None.
         repair: a slave whose log is damaged, before its first write; else None.
@@ -85,6 +84,7 @@ class MessageStore:
         stop_error: the error if `close` could not take a checkpoint; the next start replays more.
     """
 
+    timer_memory: TimerMemory
     writer: LogWriter
     checkpoints: Checkpointer
     mark: FlushedMark
@@ -142,7 +142,6 @@ class MessageStore:
         self._freed: list[FreedSegment] = []
         self.damage: list[Damage] = []
         self.producer_ids_pos = 0
-        self.timer_load: TimerLoad | None = None
         self.follower: Follower | None = None
         self.comparison: Comparison | None = None
         self.repair: Repair | None = None
@@ -193,7 +192,13 @@ class MessageStore:
         if not self.log.has_segments:
             sync_parents(self._fs, self._paths)
         follows = self.role.is_slave
-        start = Start(self._files, presence=presence, new_state=self._new_state, is_slave=follows)
+        start = Start(
+            self._files,
+            presence=presence,
+            new_state=self._new_state,
+            is_slave=follows,
+            timer_memory_bytes=self._config.timer_memory_bytes,
+        )
         for progress in start.run(stop):
             self.state, self._queues = start.state, start.queues
             yield progress
@@ -341,7 +346,7 @@ class MessageStore:
             _log.warning("a freed segment could not be removed: %s", error)
 
     def _make_parts(self, start: Start) -> None:
-        self.timer_load = start.runs.timer_load
+        self.timer_memory = start.runs.timer_memory
         self.cold = self.make_reader()
         self.units = UnitSaver(self._queues, self.state)
         follower = self.follower
@@ -468,8 +473,8 @@ class MessageStore:
 
     def abandon(self, *, is_clean: bool = False) -> None:
         """Close the files and release the lock; write nothing."""
-        if self.timer_load is not None:
-            self.timer_load.close()
+        if hasattr(self, "timer_memory") and self.timer_memory.load is not None:
+            self.timer_memory.load.close()
         self._queues.close()
         self.log.close()
         self._checkpoint.close()

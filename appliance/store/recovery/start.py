@@ -27,7 +27,7 @@ from appliance.store.recovery.log_presence import LogPresence
 from appliance.store.recovery.report import Progress, Rejected
 from appliance.store.runs.run_files import RunEntry
 from appliance.store.runs.run_set import Runs
-from appliance.store.runs.timer_load import SavedCounts
+from appliance.store.runs.timer_memory import MEMORY_BYTES, SavedCounts
 from appliance.store.state import control_frames, snapshot
 from appliance.store.state.snapshot import PARTITION, ControlState, KnownDamage
 from appliance.store.state.state import State
@@ -71,6 +71,7 @@ class Start:
         presence: LogPresence,
         new_state: Callable[[], State],
         is_slave: bool = False,
+        timer_memory_bytes: int = MEMORY_BYTES,
     ) -> None:
         """Touch nothing yet.
 
@@ -79,11 +80,13 @@ class Start:
             presence: says whether the checkpoint describes this log.
             new_state: makes an empty state.
             is_slave: no frame was written by this node.
+            timer_memory_bytes: memory of timers that are due later than soon.
         """
         self._fs, self._paths, self._clock = files.fs, files.paths, files.clock
         self._log, self._checkpoint = files.log, files.checkpoint
         self._new_state = new_state
         self._is_slave = is_slave
+        self._timer_memory_bytes = timer_memory_bytes
         self.is_own = presence.is_own
         self._salt = presence.salt
         self.loaded: SavedState | None = None
@@ -179,7 +182,12 @@ class Start:
             self.runs.close()
         self._has_begun = True
         self.state = self._new_state()
-        self.runs = Runs(self._fs, self._paths, self.state.projections)
+        self.runs = Runs(
+            self._fs,
+            self._paths,
+            self.state.projections,
+            timer_memory_bytes=self._timer_memory_bytes,
+        )
         self.runs.open()
         self.queues = ConsumeQueues(self._fs, self._paths, self.state.projections.blocks)
 

@@ -30,7 +30,7 @@ from appliance.store.paths import DataPaths, parse_segment_name
 from appliance.store.runs.merging import memtable_blocks, merged_blocks, open_reader, open_run
 from appliance.store.runs.run_files import RunEntry, run_directory
 from appliance.store.runs.runs_job import KINDS, LogMode, RunsJob
-from appliance.store.runs.timer_load import LOADED_AT_ONCE, SavedCounts, TimerLoad, pending_count
+from appliance.store.runs.timer_memory import MEMORY_BYTES, SavedCounts, TimerMemory
 from appliance.system.files import FileSystem
 from appliance.units import MIB
 
@@ -136,7 +136,7 @@ class Runs:
 
     Attributes:
         entries: the runs of the last completed job: by kind, the oldest first.
-        timer_load: what `load` has left to load; None if nothing.
+        timer_memory: decides which timers are in memory.
     """
 
     def __init__(
@@ -146,6 +146,7 @@ class Runs:
         projections: Projections,
         *,
         delta_max_bytes: int = DELTA_MAX_BYTES,
+        timer_memory_bytes: int = MEMORY_BYTES,
     ) -> None:
         """Start to collect the changes in `projections`; touch no file.
 
@@ -154,6 +155,7 @@ class Runs:
             paths: their names.
             projections: the timers and ids to save and load.
             delta_max_bytes: unsaved bytes from which `is_due` is true.
+            timer_memory_bytes: memory of timers that are due later than soon.
         """
         self._fs = fs
         self._paths = paths
@@ -170,7 +172,7 @@ class Runs:
         self.entries: tuple[RunEntry, ...] = ()
         self._has_log = True
         """The TimerLog of the entries has every timer."""
-        self.timer_load: TimerLoad | None = None
+        self.timer_memory = TimerMemory(fs, paths, projections, self, timer_memory_bytes)
         projections.memtable = self._memtable
 
     @property
@@ -224,7 +226,7 @@ class Runs:
         """
         done = 0
         ends = dict.fromkeys(KINDS, -1)
-        loads_later = self._loads_later(entries, counts)
+        loads_later = self.timer_memory.loads_later(entries, counts)
         for entry in entries:
             path = entry.path(self._paths)
             if entry.kind not in KINDS:
@@ -240,10 +242,6 @@ class Runs:
                     done += len(block)
                     yield done
 
-    @staticmethod
-    def _loads_later(entries: Sequence[RunEntry], counts: SavedCounts | None) -> bool:
-        return counts is not None and pending_count(entries) > LOADED_AT_ONCE
-
     def load(
         self,
         entries: Sequence[RunEntry],
@@ -257,7 +255,7 @@ class Runs:
 
         The projections have the topics already, but no timers and ids; the caller restores the
         states of the levels afterwards. Timers and ids of deleted topics are dropped. If there are
-        many timers, those that are due later are left to `timer_load`.
+        many timers, those that are due later are left to `timer_memory`.
 
         Args:
             entries: runs that `check` has passed.
@@ -272,9 +270,8 @@ class Runs:
             ValueError: the counts are not those of these topics.
             MemoryError: they do not fit into memory.
         """
-        if counts is not None and self._loads_later(entries, counts):
-            self.timer_load = TimerLoad(self._fs, self._paths, self._projections, entries, counts)
-            yield from self.timer_load.load_near(now_ms)
+        if counts is not None and self.timer_memory.loads_later(entries, counts):
+            yield from self.timer_memory.begin(entries, counts, now_ms)
         else:
             yield from self._load_kind(entries, RUN_TIMERS)
         yield from self._load_kind(entries, RUN_IDS)
@@ -301,8 +298,34 @@ class Runs:
 
     def close(self) -> None:
         """Close the files of a load that has not ended."""
-        if self.timer_load is not None:
-            self.timer_load.close()
+        if self.timer_memory.load is not None:
+            self.timer_memory.load.close()
+
+    # Timers that are not in memory
+
+    @property
+    def has_timer_log(self) -> bool:
+        """A TimerLog has every timer that the runs of timers have."""
+        return self._has_log
+
+    @property
+    def has_every_timer(self) -> bool:
+        """The TimerLog and the memtables together have every pending timer, by its due time."""
+        memtables = (*self._frozen, self._memtable)
+        return self._has_log and not any(memtable.unplaced for memtable in memtables)
+
+    @property
+    def can_copy(self) -> bool:
+        """`entries` and `changes_due` together have all timers: not in the last part of a job."""
+        return self._job is None or not self._job.has_released
+
+    def changes_due(self, from_ms: int, until_ms: int) -> TimerMemtable:
+        """Return a copy of the rows that no run has, of timers due in an interval; epoch ms."""
+        assert self.can_copy
+        copy = TimerMemtable()
+        for memtable in (*self._frozen, self._memtable):
+            copy.add_due(memtable, from_ms, until_ms)
+        return copy
 
     # Checkpoints
 
@@ -341,7 +364,7 @@ class Runs:
         return self._job
 
     def _log_mode(self, *, is_replay: bool) -> LogMode:
-        load = self.timer_load
+        load = self.timer_memory.load
         if load is not None and load.fault is not None and not load.is_fault_known:
             load.is_fault_known = True
             self._has_log = False

@@ -76,6 +76,7 @@ class RunsJob:
         pos: where they end: the state includes all frames below it and no others.
         forget_pos: log position; ids of timers that frames below it completed are dropped.
         log_mode: what becomes of the TimerLog.
+        has_released: what the memtables had is in files; they are empty, or about to be.
         has_timer_log: after `run`: the entries have a TimerLog with all timers.
         entries: after `run`: all runs that form this state.
         damage: after `run`: why older runs could not be merged. The checkpoint still names them,
@@ -93,6 +94,7 @@ class RunsJob:
     pos: int
     forget_pos: int
     log_mode: LogMode = "merge"
+    has_released: bool = False
     has_timer_log: bool = False
     entries: tuple[RunEntry, ...] = ()
     damage: tuple[StorageError | CorruptionError, ...] = ()
@@ -116,6 +118,7 @@ class RunsJob:
             for writer in self._writers:
                 writer.discard()
             raise
+        self.has_released = True  # before: the loop reads them until then
         for memtable in self.memtables:
             memtable.release()
         self.entries = tuple(entries)

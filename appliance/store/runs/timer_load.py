@@ -1,12 +1,7 @@
-"""The start of the timers: those that are due next are loaded first, the rest while the broker
-serves.
+"""Loads timers of a saved state, in the order of their due times.
 
     loop     TimerLoad.take    some timers, up to whose due time deliveries may go then
-    thread   LoadJob.run       the next ones of the TimerLog, merged
-
-How many timers are pending, and when, is restored from the state snapshot, so that all counts are
-right from the begin. What the log says about a timer that is not loaded yet is noted by its id, as
-for one that is loaded.
+    thread   LoadJob.run       the next ones of the TimerLog, and of what no run has yet, merged
 
 If a block of the TimerLog is damaged, the rest is loaded from the runs of timers, which have the
 same timers in the order of arrival. Layer 2.
@@ -18,19 +13,17 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from _core.bytes.layout import RUN_DUE, RUN_TIMER_SIZE, RUN_TIMERS
+from _core.bytes.layout import RUN_DUE, RUN_TIMER_AT_DUE, RUN_TIMER_SIZE, RUN_TIMERS
 from _core.state.projections import Projections
 from _core.state.run_loader import RunLoader
-from _core.timers.row_places import rows_due_after
+from _core.timers.memtable import TimerMemtable
+from _core.timers.row_places import rows_due_after, rows_due_between
 from _core.timers.run_merge import RunMerge
 from appliance.errors import CorruptionError, StorageError
 from appliance.store.paths import DataPaths
-from appliance.store.runs.merging import merged_blocks, open_run
+from appliance.store.runs.merging import memtable_blocks, merged_blocks, open_run
 from appliance.store.runs.run_files import RunEntry
 from appliance.system.files import FileSystem
-
-LOADED_AT_ONCE: Final = 1 << 18
-"""So many timers are loaded before the broker is ready, in 50 ms, and nobody has to wait later."""
 
 ROWS_AT_ONCE: Final = 4_096
 """Timers that one turn of the loop takes, in less than a millisecond."""
@@ -38,36 +31,18 @@ ROWS_AT_ONCE: Final = 4_096
 READ_AT_ONCE: Final = 4
 """So many of these pieces are read for one job."""
 
-NEAR_MS: Final = 10_000
-"""Timers due within this time are loaded before the broker is ready ..."""
-
-NEAR_PIECES: Final = 40
-"""... as far as they are in so many pieces, which take 30 ms."""
-
 ALL_MS: Final = (1 << 63) - 1
-"""The due time up to which timers are loaded if all are."""
-
-
-@dataclass(frozen=True, slots=True)
-class SavedCounts:
-    """How many timers are pending in a saved state.
-
-    Attributes:
-        pending: by partition and level: see docs/FORMAT.md.
-        minutes: by minutes of their due times.
-    """
-
-    pending: bytes
-    minutes: bytes
+"""The end of a load of all timers."""
 
 
 class TimerLoad:
-    """One load of the timers of a saved state.
+    """One load: the timers that are due in an interval.
 
     Attributes:
-        total: number of timers in the state.
+        total: number of timers, if it is known: then there must be as many.
         fault: why the TimerLog cannot be read; None if it can.
         is_fault_known: the next checkpoint writes the TimerLog anew.
+        is_done: all are loaded.
     """
 
     def __init__(
@@ -76,70 +51,84 @@ class TimerLoad:
         paths: DataPaths,
         projections: Projections,
         entries: Sequence[RunEntry],
-        counts: SavedCounts,
+        *,
+        from_ms: int,
+        until_ms: int,
+        changes: TimerMemtable | None = None,
+        total: int | None = None,
+        has_log: bool = True,
     ) -> None:
-        """Restore the counts, and open the files.
+        """Open no file yet.
 
         Args:
             fs: all files.
             paths: their names.
-            projections: have the topics of the state, and no timers.
-            entries: the runs of the state, with a TimerLog.
-            counts: of the state.
-
-        Raises:
-            StorageError: a file is missing or cannot be read.
-            CorruptionError: the directory of a file is damaged.
-            ValueError: the counts are not those of these topics.
+            projections: have the topics; their due queue is told how far the load is.
+            entries: runs of timers.
+            from_ms, until_ms: where the interval begins and ends, epoch ms.
+            changes: of the timers in the interval since the runs were written; not sorted yet.
+            total: number of timers in the interval; None if it is not known.
+            has_log: the entries have a TimerLog; else all runs of timers are read.
         """
         self._due = projections.due
         self._loader = RunLoader(projections)
-        self._loader.restore_counts(counts.pending)
-        self._due.wheels.restore(counts.minutes)
-        self._due.note_loaded(0)
         self._fs, self._paths = fs, paths
         self._entries = entries
         self._topics = array("i", projections.topics_by_id)
         self._stack = ExitStack()
-        self.total = self._due.pending
-        self.fault: StorageError | CorruptionError | None = None
-        self.is_fault_known = False
+        self._from_ms, self._until_ms = from_ms, until_ms
+        self._changes = changes
+        self._blocks: Iterator[tuple[bytes, int]] | None = None
         self._left = memoryview(b"")
         self._last = b""
-        minutes = self._due.wheels.minutes
-        from_ms = minutes.first_ms() if minutes.total == self.total else 0
-        self._blocks = self._merged(RUN_DUE, from_ms)
+        self._is_ended = False
+        self._has_log = has_log
+        self.total = total
+        self.fault: StorageError | CorruptionError | None = None
+        self.is_fault_known = False
+        self.is_done = False
 
-    def _merged(self, kind: int, from_ms: int) -> Iterator[tuple[bytes, int]]:
+    def open(self) -> None:
+        """Open the files of the TimerLog and check their directories.
+
+        Raises:
+            StorageError: a file is missing or cannot be read.
+            CorruptionError: the directory of a file is damaged.
+        """
+        self._blocks = self._merged(RUN_DUE)
+
+    def _merged(self, kind: int) -> Iterator[tuple[bytes, int]]:
         """Open the runs of a kind, and return all pending timers in their order."""
         of_kind = [entry for entry in self._entries if entry.kind == kind]
         merge = RunMerge(
-            kind, source_count=len(of_kind), topics=self._topics, is_whole=True, forget_pos=0
+            kind,
+            source_count=len(of_kind) + (self._changes is not None),
+            topics=self._topics,
+            is_whole=True,
+            forget_pos=0,
         )
         try:
             sources = [
-                open_run(self._stack, self._fs, self._paths, entry, from_ms=from_ms)
+                open_run(self._stack, self._fs, self._paths, entry, from_ms=self._from_ms)
                 for entry in of_kind
             ]
         except (StorageError, CorruptionError):
             self.close()
             raise
+        if self._changes is not None:
+            self._changes.sort()
+            sources.append(iter(memtable_blocks(self._changes, kind)))
         return merged_blocks(merge, sources)
+
+    @property
+    def _is_by_due(self) -> bool:
+        """The timers come in the order of due times, not in that of arrival."""
+        return self._has_log and self.fault is None
 
     @property
     def loaded(self) -> int:
         """Number of timers loaded so far."""
         return self._loader.timers
-
-    @property
-    def left(self) -> int:
-        """Number of timers that are not loaded yet; some of them may be cancelled meanwhile."""
-        return 0 if self.is_done else self.total - self.loaded
-
-    @property
-    def is_done(self) -> bool:
-        """All timers are loaded."""
-        return self._due.is_loaded
 
     def read(self) -> bytes:
         """Read the next piece; b"" after the last. On any thread, one at a time.
@@ -148,59 +137,55 @@ class TimerLoad:
             StorageError: a run of timers cannot be read, and neither can the TimerLog.
             CorruptionError: it is damaged.
         """
-        if not self._left:
+        while not self._left and not self._is_ended:
             self._left = memoryview(self._next_block())
         size = ROWS_AT_ONCE * RUN_TIMER_SIZE
         piece, self._left = bytes(self._left[:size]), self._left[size:]
-        if self.fault is None:
-            self._last = piece[-RUN_TIMER_SIZE:]
+        if self._is_by_due:
+            self._last = piece[-RUN_TIMER_SIZE:] or self._last
         return piece
 
     def _next_block(self) -> bytes:
-        if self.fault is None:
+        """Return the rows of the next block that are in the interval."""
+        block = b""
+        if self._has_log and self.fault is None:
             try:
+                if self._blocks is None:
+                    self.open()
+                assert self._blocks is not None
                 block, _ = next(self._blocks, (b"", 0))
             except (StorageError, CorruptionError) as error:
-                self._blocks = self._merged(RUN_TIMERS, 0)
+                self._blocks = self._merged(RUN_TIMERS)
                 self.fault = error
             else:
-                return block
-        for block, _ in self._blocks:
-            rows = rows_due_after(block, self._last)
-            if rows:
+                rows = rows_due_between(block, self._from_ms, self._until_ms)
+                self._is_ended = not block or last_due(block) >= self._until_ms
                 return rows
-        return b""
+        if self._blocks is None:
+            self._blocks = self._merged(RUN_TIMERS)
+        block, _ = next(self._blocks, (b"", 0))
+        self._is_ended = not block
+        rows = rows_due_between(block, self._from_ms, self._until_ms)
+        return rows_due_after(rows, self._last)
 
-    def take(self, block: bytes) -> None:
+    def take(self, piece: bytes) -> None:
         """Add the timers of the next piece to the due queue; b"" ends the load.
 
         Raises:
             CorruptionError: there are more or fewer timers than the state counts.
         """
-        if block:
-            loaded_ms = self._loader.load_due(block)
-            # After a fault they come in the order of arrival.
-            if self.fault is None:
-                self._due.note_loaded(loaded_ms)
+        if piece:
+            loaded_ms = self._loader.load_due(self._loader.without_dropped(piece))
+            if self._is_by_due:
+                self._due.note_loaded(max(loaded_ms, self._due.loaded_ms))
             return
         self.close()
-        if self.loaded != self.total:
+        if self.total is not None and self.loaded != self.total:
             self.set_aside()
             path = self._paths.timer_log
             raise CorruptionError(path, 0, f"{self.total} pending timers", self.loaded)
-        self._due.note_loaded(ALL_MS)
-
-    def load_near(self, now_ms: int) -> Iterator[int]:
-        """Load the timers that are due soon; yield how many are loaded so far.
-
-        Raises:
-            StorageError, CorruptionError: as `read` and `take`.
-        """
-        for _ in range(NEAR_PIECES):
-            if self._due.loaded_ms > now_ms + NEAR_MS:
-                return
-            self.take(self.read())
-            yield self.loaded
+        self._due.note_loaded(self._until_ms)
+        self.is_done = True
 
     def set_aside(self) -> None:
         """Rename the files of the TimerLog: the next start misses them, and replays the log."""
@@ -215,6 +200,12 @@ class TimerLoad:
     def close(self) -> None:
         """Close the files; may be called twice."""
         self._stack.close()
+
+
+def last_due(rows: bytes) -> int:
+    """Return when the last of some timers is due, epoch ms."""
+    at = RUN_TIMER_AT_DUE - RUN_TIMER_SIZE
+    return int.from_bytes(rows[at : at + 8], "big")
 
 
 @dataclass(slots=True, eq=False)
@@ -238,8 +229,3 @@ class LoadJob:
         except (StorageError, CorruptionError) as error:
             self.load.set_aside()
             self.error = error
-
-
-def pending_count(entries: Sequence[RunEntry]) -> int:
-    """Return about how many timers a TimerLog has: some rows may be obsolete."""
-    return sum(entry.rows for entry in entries if entry.kind == RUN_DUE)

@@ -76,6 +76,15 @@ def cancel(
     return queue.cancel(position, record_index, partition, due_ms) == 1
 
 
+def load(
+    DueQueue queue not None, int64_t due_ms, int64_t position, int32_t record_index,
+    int32_t partition
+):
+    """Add a timer that is pending and was not in memory."""
+    cdef Timer timer = Timer(due_ms, position, record_index, partition)
+    queue.load(&timer)
+
+
 def forget(DueQueue queue not None, int32_t partition):
     """Cancel all timers of a partition, including those pushed later."""
     queue.forget_partition(partition)

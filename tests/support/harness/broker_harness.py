@@ -30,6 +30,7 @@ from appliance.broker import Broker
 from appliance.config.config import Config
 from appliance.kafka_facade import KAFKA_FACADE
 from appliance.model import ColdPlace, Endpoint
+from appliance.pending_timers import EVER_MS
 from appliance.routes import Member, Routes
 from appliance.schedule.scheduler import Delivery
 from appliance.store.damage import Damage
@@ -391,23 +392,22 @@ class BrokerHarness:
             elif not self.broker.head_freer.is_carrying:
                 return
 
-    def load_timers(self, until_ms: int | None = None) -> None:
-        """Load what a start has left to load, as the pump does; until a due time, or all."""
-        load = self.broker.timer_load
-        while load is not None and not load.is_done:
-            if until_ms is not None and self.broker.timers.loaded_ms > until_ms:
-                break
-            load.take(load.read())
+    def load_timers(self, until_ms: int = EVER_MS) -> None:
+        """Load timers as the pump does, up to a due time."""
+        while not self.broker.timers.want_loaded(until_ms):
+            self.load_piece()
 
     @property
     def is_loaded(self) -> bool:
-        """Whether a start has left no timers to load."""
-        return self.broker.timer_load is None or self.broker.timer_load.is_done
+        """Whether all timers are in memory."""
+        return self.broker._store.state.projections.due.is_loaded
 
     def load_piece(self) -> None:
-        """Load some of the timers that a start has left to load."""
-        load = self.broker.timer_load
-        if load is not None and not load.is_done:
+        """Load some timers, or drop some, if the memory of timers wants that."""
+        memory, now = self.broker.timer_memory, (self.clock.wall_ms(), self.clock.monotonic_ns())
+        memory.evict(*now)
+        load = memory.next(*now)
+        if load is not None:
             load.take(load.read())
 
     def deliver_once(self) -> Delivery:
@@ -454,6 +454,7 @@ class BrokerHarness:
     def next_wake_ms(self) -> int | None:
         """When the broker wants to be woken; loads timers until that is known. None: never."""
         while (wake_ms := self.broker.next_wake_ms()) is None and not self.is_loaded:
+            self.broker.timers.want_loaded(EVER_MS)
             self.load_piece()
         return wake_ms
 

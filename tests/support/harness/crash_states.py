@@ -9,7 +9,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -116,7 +116,9 @@ class Enumeration:
             AssertionError: a state is not allowed; the message names it and the crash.
         """
         lives = LIVES[self.seed % len(LIVES)]
-        pieces = in_pieces() if self.seed % PIECES_EVERY == 0 else nullcontext()
+        pieces: AbstractContextManager[None] = nullcontext()
+        if self.seed % PIECES_EVERY == 0:
+            pieces = in_pieces(count_max=(None, 3)[self.seed % 2])
         with small_watermark(), repeatable_ids(self.seed), pieces:
             self.run.disk.observer = self._check_crashes
             self.run.play(lives)

@@ -26,7 +26,7 @@ from appliance.store.runs.run_files import (
 )
 from appliance.store.runs.run_set import Runs
 from appliance.store.runs.runs_job import GROWTH, SLACK_ROWS, first_to_merge
-from appliance.store.runs.timer_load import SavedCounts
+from appliance.store.runs.timer_memory import SavedCounts
 from appliance.units import MIB
 from tests.support.compiled import timer_calls as calls
 from tests.support.harness.configs import DATA_DIR
@@ -119,7 +119,7 @@ class Play:
 
     def load_some(self) -> bool:
         """Load a block of what is left; return whether more is."""
-        load = self.runs.timer_load
+        load = self.runs.timer_memory.load
         if load is None or load.is_done:
             return False
         load.take(load.read())
@@ -169,8 +169,8 @@ def test_timers_that_are_loaded_later_are_those_of_a_full_replay(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are counted at once; what frames do to them does not wait until they are loaded."""
-    monkeypatch.setattr("appliance.store.runs.run_set.LOADED_AT_ONCE", -1)
-    monkeypatch.setattr("appliance.store.runs.timer_load.NEAR_PIECES", 0)
+    monkeypatch.setattr("appliance.store.runs.timer_memory.LOADED_AT_ONCE", -1)
+    monkeypatch.setattr("appliance.store.runs.timer_memory.NEAR_PIECES", 0)
     monkeypatch.setattr("appliance.store.runs.timer_load.ROWS_AT_ONCE", 7)
     play = Play(seed)
     lives = sorted(play.rng.sample(play.ends[5:-5], 8))
@@ -179,7 +179,7 @@ def test_timers_that_are_loaded_later_are_those_of_a_full_replay(
         play.go_to(pos)
         counts = play.checkpoint()  # none if a topic was deleted while timers were left to load
         play.restart(play.runs.entries, pos, counts)
-        lazy += play.runs.timer_load is not None
+        lazy += play.runs.timer_memory.load is not None
         for end in [each for each in play.ends if pos < each <= following]:
             if play.rng.random() < 0.2:
                 play.load_some()

@@ -148,6 +148,7 @@ def test_a_forecast_from_now_on_begins_where_the_counts_are_known() -> None:
     now_ms = 1_767_225_723_456
     assert forecast_from(now_ms, MINUTE_MS, MS_PER_HOUR) == 1_767_225_723_000
     assert forecast_from(now_ms, MINUTE_MS, 48 * MS_PER_HOUR) == 1_767_225_720_000
+    assert forecast_from(now_ms, MINUTE_MS, MS_PER_HOUR, now_ms + MINUTE_MS) == 1_767_225_720_000
     assert forecast_from(now_ms, 1_500, 48 * MS_PER_HOUR) == now_ms
 
 

@@ -11,12 +11,14 @@ import pytest
 from _core.bytes.layout import RUN_DUE
 from _core.state.partition_rows import pending_rows
 from appliance.errors import CorruptionError, StorageError
+from appliance.pending_timers import EVER_MS
 from appliance.store.paths import DataPaths
 from appliance.store.runs.run_files import RunEntry
 from appliance.store.runs.run_set import Runs
 from appliance.store.runs.timer_log import TimerLogReader
+from appliance.store.runs.timer_memory import TIMER_BYTES
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
-from tests.support.harness.checkpoints import USER_IDS, rebuilt, take_checkpoint
+from tests.support.harness.checkpoints import USER_IDS, capture, rebuilt, take_checkpoint
 from tests.support.harness.configs import DATA_DIR
 from tests.support.harness.loading import in_pieces
 from tests.support.simulator.sim_fs import SimFileSystem
@@ -24,6 +26,10 @@ from tests.support.values.kafka_records import Record, delay
 
 PATHS: Final = DataPaths(DATA_DIR)
 SECOND_MS: Final = 1_000
+MINUTE_MS: Final = 60_000
+EMPTY_BYTES: Final = 8_192
+"""Nodes of the due tree, and chunks that are not full."""
+
 COUNT: Final = 40
 MANY: Final = 12_000
 """More than two blocks of the TimerLog hold."""
@@ -153,6 +159,165 @@ def test_a_state_of_an_older_latermq_gets_a_timer_log_at_the_next_checkpoint() -
     assert harness.values() == [value(number) for number in range(COUNT)]
 
 
+# More timers than memory
+
+
+@pytest.fixture
+def few() -> Iterator[None]:
+    """Room for ten timers."""
+    with in_pieces(count_max=10):
+        yield
+
+
+@pytest.mark.usefixtures("few")
+def test_timers_beyond_the_horizon_come_in_time_and_never_all_are_in_memory() -> None:
+    harness = spread().restart()
+    due = harness.broker._store.state.projections.due
+    for number in range(COUNT):
+        harness.tick(MINUTE_MS)
+        harness.housekeep()
+        assert harness.values() == [value(each) for each in range(number + 1)]
+        assert due.tree_bytes <= 30 * TIMER_BYTES + EMPTY_BYTES
+        assert due.horizon_ms < EVER_MS or number > COUNT // 2
+
+
+def spread(count: int = COUNT) -> BrokerHarness:
+    """A broker with a record due in each minute, sent in mixed order; the even ones have ids."""
+    harness = with_topic()
+    numbers = list(range(count))
+    random.Random(count).shuffle(numbers)
+    for number in numbers:
+        user_id = b"id-%d" % number if number % 2 == 0 else None
+        headers = delay((number + 1) * MINUTE_MS, user_id)
+        assert harness.produce("t", 0, [Record(value(number), headers=headers)]).error == 0
+    return harness
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("how", ["stays", "checkpoint", "killed", "dropped"])
+def test_what_happens_to_timers_beyond_the_horizon_counts(how: str) -> None:
+    harness = spread().restart()
+    horizon_ms = harness.broker._store.state.projections.due.horizon_ms
+    assert horizon_ms < harness.clock.wall_ms() + 20 * MINUTE_MS
+    harness.cancel_timer("t", b"id-30")
+    for delay_ms, name in ((33 * MINUTE_MS, b"id-20"), (1_000, b"id-32")):
+        record = Record(b"moved " + name, headers=delay(delay_ms, name))
+        assert harness.produce("t", 0, [record]).error == 0
+    late = Record(b"late", headers=delay(35 * MINUTE_MS + 1))
+    assert harness.produce("t", 0, [late]).error == 0
+    assert harness.broker.pending_timers == COUNT
+    if how == "checkpoint":
+        assert take_checkpoint(harness).error is None
+    elif how != "stays":
+        harness.flush()
+        harness = harness.crash(how, random.Random(1))  # type: ignore[arg-type]
+    assert harness.broker.pending_timers == COUNT
+    assert harness.timer_state("t", b"id-30")[0] == "cancelled"
+    for _ in range(COUNT):
+        harness.tick(MINUTE_MS)
+        harness.housekeep()
+    early = [value(number) for number in range(32) if number not in (20, 30)]
+    between = [value(33), value(34)]
+    rest = [value(number) for number in range(35, COUNT)]
+    assert harness.values() == [b"moved id-32", *early, b"moved id-20", *between, b"late", *rest]
+
+
+@pytest.mark.usefixtures("few")
+def test_a_topic_that_is_deleted_takes_its_timers_beyond_the_horizon_with_it() -> None:
+    harness = spread()
+    harness.create_topic("other")
+    for number in range(1, 30):
+        record = Record(b"x", headers=delay(number * MINUTE_MS))
+        assert harness.produce("other", 0, [record]).error == 0
+    harness = harness.restart()
+    harness.delete_topic("other")
+    assert harness.broker.pending_timers == COUNT
+    for _ in range(100):
+        harness.housekeep()
+    assert harness.digest(USER_IDS) == rebuilt(harness, harness.disk)
+    for _ in range(COUNT):
+        harness.tick(MINUTE_MS)
+    assert harness.values() == [value(number) for number in range(COUNT)]
+
+
+def test_timers_leave_memory_when_there_are_too_many_and_come_in_time() -> None:
+    with in_pieces(rows=500, count_max=3_000):
+        harness = scheduled(MANY)
+        due = harness.broker._store.state.projections.due
+        for _ in range(20):
+            harness.housekeep()
+        assert due.tree_bytes <= 3_000 * TIMER_BYTES
+        assert harness.broker.gauges(0).unloaded_timers > MANY // 2
+        horizon_ms = due.horizon_ms
+        for round_number in range(12):
+            harness.tick(MANY * SECOND_MS // 12)
+            for _ in range(5):
+                harness.housekeep()
+            assert len(harness.values()) == (round_number + 1) * MANY // 12
+            if round_number % 4 == 1:
+                harness = harness.reborn(("clean", "killed")[round_number % 8 == 1])
+        assert harness.values() == [value(number) for number in range(MANY)]
+        assert horizon_ms < harness.clock.wall_ms()
+
+
+@pytest.mark.usefixtures("few")
+def test_a_list_loads_what_it_needs_and_lets_it_go_after_a_minute() -> None:
+    harness = spread().restart()
+    memory, due = harness.broker.timer_memory, harness.broker._store.state.projections.due
+    assert not due.is_loaded
+    assert not harness.broker.timers.want_loaded(harness.clock.wall_ms() + 30 * MINUTE_MS)
+    for _ in range(20):
+        harness.load_piece()
+    assert due.loaded_ms > harness.clock.wall_ms() + 30 * MINUTE_MS
+    harness.load_timers()
+    assert due.is_loaded
+    assert memory.left == 0
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("when", ["before", "while", "after"])
+def test_a_load_that_begins_amid_a_checkpoint_has_every_timer(when: str) -> None:
+    harness = spread().restart()
+    harness.cancel_timer("t", b"id-30")
+    late = Record(b"late", headers=delay(35 * MINUTE_MS + 1))
+    assert harness.produce("t", 0, [late]).error == 0
+    job = capture(harness)
+    if when != "before":
+        job.run()
+    if when == "after":
+        harness.broker.checkpoints.end(job)
+    harness.broker.timers.want_loaded(EVER_MS)
+    for _ in range(40):
+        harness.load_piece()
+    assert harness.is_loaded == (when != "while")
+    if when == "before":
+        job.run()
+    if when != "after":
+        harness.broker.checkpoints.end(job)
+    assert harness.digest(USER_IDS) == rebuilt(harness, harness.disk)
+    harness.run_until_idle()
+    left = [value(number) for number in range(COUNT) if number != 30]
+    assert harness.values() == [*left[:34], b"late", *left[34:]]
+
+
+@pytest.mark.usefixtures("few")
+def test_timers_beyond_the_horizon_come_in_time_without_a_timer_log() -> None:
+    """As after frames of an older latermq, until the next checkpoint."""
+    harness = spread().restart()
+    harness.tick(MINUTE_MS)
+    with mock.patch.object(Runs, "_log_mode", return_value="none"):
+        assert take_checkpoint(harness).error is None
+    assert not timer_log(harness)
+    harness.cancel_timer("t", b"id-30")
+    for number in range(1, COUNT):
+        harness.tick(MINUTE_MS)
+        harness.housekeep()
+        if number == 20:
+            assert take_checkpoint(harness).error is None
+            assert timer_log(harness)
+    assert harness.values() == [value(number) for number in range(COUNT) if number != 30]
+
+
 # Damage
 
 
@@ -164,7 +329,7 @@ def test_a_damaged_block_costs_no_timer_and_the_next_checkpoint_has_a_new_timer_
     harness = harness.restart()
     harness.tick(SECOND_MS)
     assert harness.values() == [value(0)]
-    load = harness.broker.timer_load
+    load = harness.broker.timer_memory.load
     assert load is not None
     harness.load_timers()
     assert isinstance(load.fault, CorruptionError)
@@ -176,8 +341,8 @@ def test_a_damaged_block_costs_no_timer_and_the_next_checkpoint_has_a_new_timer_
     again = harness.restart()
     assert not again.is_loaded
     again.load_timers()
-    assert again.broker.timer_load is not None
-    assert again.broker.timer_load.fault is None
+    assert again.broker.timer_memory.load is not None
+    assert again.broker.timer_memory.load.fault is None
     again.tick(MANY * SECOND_MS)
     assert again.values() == [value(number) for number in range(MANY)]
 
@@ -190,7 +355,7 @@ def test_damage_of_both_kinds_of_runs_ends_the_broker_and_the_next_start_replays
     harness = harness.restart()
     with pytest.raises((CorruptionError, StorageError)):
         harness.load_timers()
-    load = harness.broker.timer_load
+    load = harness.broker.timer_memory.load
     assert load is not None
     load.set_aside()  # as the job does
     harness = harness.crash("killed", random.Random(0))

@@ -189,8 +189,10 @@ class TimerMachine(RuleBasedStateMachine):
 class PiecesMachine(TimerMachine):
     """The same, and each start with a saved state leaves the timers to be loaded later."""
 
+    count_max: int | None = None
+
     def __init__(self) -> None:
-        self._pieces = in_pieces()
+        self._pieces = in_pieces(count_max=self.count_max)
         self._pieces.__enter__()
         super().__init__()
 
@@ -201,7 +203,15 @@ class PiecesMachine(TimerMachine):
             self._pieces.__exit__(None, None, None)
 
 
+class FewMachine(PiecesMachine):
+    """The same, and most timers are never in memory at once."""
+
+    count_max = 4
+
+
 TestTimers: Any = TimerMachine.TestCase
 TestTimers.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestTimersInPieces: Any = PiecesMachine.TestCase
 TestTimersInPieces.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestFewTimersInMemory: Any = FewMachine.TestCase
+TestFewTimersInMemory.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
