@@ -242,8 +242,7 @@ class PendingTimers:
 
     def want_loaded(self, until_ms: int) -> bool:
         """Ask for all timers due up to a time, epoch ms; return whether they are in memory."""
-        if self.loaded_ms <= until_ms:
-            self._store.timer_memory.want(until_ms, self._clock.monotonic_ns())
+        self._store.timer_memory.want(until_ms, self._clock.monotonic_ns())
         return self.loaded_ms > until_ms
 
     def next_due_ms(self) -> int | None:

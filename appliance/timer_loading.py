@@ -13,8 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeAlias
 
 from appliance.store.runs.timer_load import LoadJob, TimerLoad
-from appliance.store.runs.timer_memory import TimerMemory
+from appliance.store.runs.timer_memory import CountJob, TimerMemory
 from appliance.system.clock import Clock
+from appliance.system.process import yield_to_others
 from appliance.units import MS_PER_SECOND, counted
 
 PAUSE_S: Final = 0.001
@@ -50,8 +51,11 @@ class TimerLoading:
         self._guard = guard
         self._loaded = loaded
         self._threads = ThreadPoolExecutor(1, "latermq-load")
+        # A count takes seconds; a load of timers that are due soon does not wait for it.
+        self._counters = ThreadPoolExecutor(1, "latermq-count", yield_to_others)
         self._began_s = loop.time()
         self._job: LoadJob | None = None
+        self._count: CountJob | None = None
         self._faulty: TimerLoad | None = None
 
     def step(self) -> None:
@@ -61,10 +65,22 @@ class TimerLoading:
         now_ms, now_ns = self._clock.wall_ms(), self._clock.monotonic_ns()
         self._memory.evict(now_ms, now_ns)
         load = self._memory.next(now_ms, now_ns)
+        if load is None and self._count is None:
+            self._begin_count(now_ms)
         if load is not None:
             job = self._job = LoadJob(load)
             future = self._loop.run_in_executor(self._threads, job.run)
             future.add_done_callback(lambda _: self._guard(lambda: self._take(job)))
+
+    def _begin_count(self, now_ms: int) -> None:
+        count = self._count = self._memory.begin_count(now_ms)
+        if count is not None:
+            future = self._loop.run_in_executor(self._counters, count.run)
+            future.add_done_callback(lambda _: self._guard(lambda: self._end_count(count)))
+
+    def _end_count(self, count: CountJob) -> None:
+        self._count = None
+        self._memory.end_count(count)
 
     def _take(self, job: LoadJob) -> None:
         """Take one piece, and let the loop serve others before the next."""
@@ -91,4 +107,5 @@ class TimerLoading:
 
     async def stop(self) -> None:
         """Wait for the thread."""
-        await asyncio.to_thread(self._threads.shutdown)
+        for threads in (self._threads, self._counters):
+            await asyncio.to_thread(threads.shutdown)

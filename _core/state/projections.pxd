@@ -43,7 +43,7 @@ cdef class Projections:
     cdef readonly bytes id_key
     cdef readonly ProducerCapture captured
     cdef list lost_ranges
-    cdef set dropped             # ids of timers that damage made undeliverable
+    cdef readonly set dropped    # ids of timers that damage made undeliverable
     cdef CancelledTimers settled # timers completed while others are carried; None: nothing is
     cdef VisibleMarks marks
     cdef int64_t at_once_offset   # of the record with an id that `_apply_timers` meets

@@ -31,6 +31,7 @@ class Projections:
     applied_pos: int
     first_known_pos: int
     completed_twice: int
+    dropped: set[tuple[int, int]]
     producers: ProducerTable
     captured: ProducerCapture
     producer_id_seen: int

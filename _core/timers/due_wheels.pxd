@@ -9,6 +9,7 @@ cdef class DueWheels:
     cdef readonly TimeWheel seconds
     cdef DueTree tree
     cdef int64_t kept_max_ms      # no timer that is kept outside of the queue is due later
+    cdef bint is_stale            # timers are gone since a count of all began
     cdef bint is_lost             # the counts are not those of the queue: they are made anew
     # A timer is pending now; or it is not any more.
     cdef void add(self, const Timer* timer) noexcept nogil

@@ -74,7 +74,28 @@ cdef class DueWheels:
         self.kept_max_ms = max(self.kept_max_ms, timer.due_ms)
 
     cdef void lose(self) noexcept nogil:
-        self.is_lost = True
+        self.is_lost = self.is_stale = True
+
+    def begin_count(self, int64_t now_ms):
+        """Begin to count all timers anew; what happens to them meanwhile is noted.
+
+        Returns:
+            The time from which on they are to be counted, epoch ms: a minute.
+        """
+        cdef int64_t from_ms = now_ms - now_ms % MINUTE_MS
+        self.minutes.begin(from_ms)
+        self.minutes.until = timer_at(DUE_MS_END)
+        self.minutes.is_open = True
+        self.seconds.begin(from_ms)
+        self.is_lost, self.is_stale = True, False
+        return from_ms
+
+    def end_count(self, TimeWheel counted not None):
+        """Add the timers that were pending at `begin_count`; return whether all is counted now."""
+        if self.is_stale or not self.minutes.close(counted):
+            return False
+        self.is_lost = False
+        return True
 
     cdef bint _is_whole(self) noexcept nogil:
         """Whether the minutes have every timer from their first one on."""

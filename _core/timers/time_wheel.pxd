@@ -22,6 +22,7 @@ cdef class TimeWheel:
     cdef int64_t capacity     # a power of two, or 0
     cdef int64_t page_count
     cdef WheelPage* last      # the page that was found last, or NULL
+    cdef bint is_open         # counts are differences, and may be below zero
     # Counts timers due from a multiple of slot_ms on, none at first: what is before `until` grows.
     cdef void begin(self, int64_t from_ms) noexcept nogil
     # Whether the wheel counts this timer.
@@ -37,6 +38,8 @@ cdef class TimeWheel:
     cdef int64_t tally(
         self, int64_t begin_ms, int64_t step_ms, int64_t* counts, int64_t size
     ) noexcept nogil
+    # Adds the counts of another wheel to differences. False if there is no memory.
+    cdef bint close(self, TimeWheel counted) noexcept nogil
     cdef WheelPage* _find(self, int64_t number) noexcept nogil
     cdef WheelPage* _make(self, int64_t number) noexcept nogil
     cdef bint _grow(self) noexcept nogil

@@ -18,6 +18,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
+from _core.bytes.layout cimport RUN_TIMER_AT_DUE, RUN_TIMER_SIZE
 from _core.bytes.octets cimport load_u32, load_u64, store_u32, store_u64
 from _core.timers.timer_list cimport Timer, is_before
 
@@ -69,6 +70,7 @@ cdef class TimeWheel:
         self._clear()
         self.from_ms = from_ms
         self.until = Timer(from_ms, -1, -1, 0)
+        self.is_open = False
 
     cdef bint counts(self, const Timer* timer) noexcept nogil:
         return timer.due_ms >= self.from_ms and is_before(timer, &self.until)
@@ -222,6 +224,57 @@ cdef class TimeWheel:
                 p += SAVED_SLOT_SIZE
                 taken -= 1
 
+    def count_rows(self, bytes rows not None, int64_t from_ms):
+        """Count pending timers of a run that are due from a time on; on any thread.
+
+        Args:
+            rows: as a whole merge returns them.
+            from_ms: epoch ms.
+
+        Raises:
+            MemoryError: not all are counted.
+        """
+        cdef const uint8_t* row = <const uint8_t*><const char*>rows
+        cdef const uint8_t* end = row + len(rows)
+        cdef int64_t due_ms
+        cdef bint has_memory = True
+        with nogil:
+            while row < end and has_memory:
+                due_ms = <int64_t>load_u64(row + RUN_TIMER_AT_DUE)
+                if due_ms >= from_ms:
+                    has_memory = self.add(due_ms, 1)
+                row += RUN_TIMER_SIZE
+        if not has_memory:
+            raise MemoryError("cannot allocate the counts of a time wheel")
+
+    cdef bint close(self, TimeWheel counted) noexcept nogil:
+        cdef const WheelPage* page
+        cdef WheelPage* own
+        cdef int64_t i
+        cdef int slot
+        for i in range(counted.capacity):
+            page = counted.pages[i]
+            if page == NULL:
+                continue
+            own = self._find(page.number)
+            if own == NULL:
+                own = self._make(page.number)
+                if own == NULL:
+                    return False
+            for slot in range(PAGE_SLOTS):
+                own.counts[slot] += page.counts[slot]    # modulo 2^32, as the differences are
+            own.total += page.total
+            self.total += page.total
+        self.is_open = False
+        i = 0
+        while i < self.capacity:
+            own = self.pages[i]
+            if own != NULL and own.total == 0:
+                self._drop(own)    # may move another one here
+            else:
+                i += 1
+        return True
+
     def first_ms(self):
         """Where the first slot begins that has a timer, epoch ms; -1 if none has."""
         cdef const WheelPage* first = NULL
@@ -281,12 +334,14 @@ cdef class TimeWheel:
     cdef bint take(self, int64_t due_ms) noexcept nogil:
         cdef int64_t slot = due_ms // self.slot_ms
         cdef WheelPage* page = self._find(slot >> PAGE_BITS)
-        if page == NULL or page.counts[slot & (PAGE_SLOTS - 1)] == 0:
+        if self.is_open and page == NULL:
+            page = self._make(slot >> PAGE_BITS)
+        if page == NULL or (page.counts[slot & (PAGE_SLOTS - 1)] == 0 and not self.is_open):
             return False
         page.counts[slot & (PAGE_SLOTS - 1)] -= 1
         page.total -= 1
         self.total -= 1
-        if page.total == 0:
+        if page.total == 0 and not self.is_open:
             self._drop(page)
         return True
 

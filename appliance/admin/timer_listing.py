@@ -199,7 +199,10 @@ class TimerListing:
         """
         cancelled = left = 0
         after: TimerPlace | None = None
+        until_ms = EVER_MS if selection.due[1] is None else selection.due[1]
+        await self._loaded(pump, until_ms)
         while timers := await self._next(pump, selection, PURGED_TOGETHER, after):
+            await self._loaded(pump, until_ms)  # they stay until they are cancelled
             pump.release.check()
             items = await self._read(pump, timers, has_values=False)
             read = list(zip(timers, items, strict=False))

@@ -311,7 +311,14 @@ def _reschedule(
     if place is not None or topic is None or timer_id is None:
         raise ConfigError("name the record by TOPIC and ID, or else by --place")
     found = admin_client.post(
-        admin, "topics", topic, "timers", to_bytes(timer_id), "reschedule", body={"due_at": due_ms}
+        admin,
+        "topics",
+        topic,
+        "timers",
+        to_bytes(timer_id),
+        "reschedule",
+        body={"due_at": due_ms},
+        timeout_s=LIST_TIMEOUT_S,
     )
     if json:
         print_json(found)
@@ -325,7 +332,7 @@ def _reschedule(
 
 def _reschedule_placed(place: str, due_ms: int | None, admin: str, *, json: bool) -> None:
     body = {"place": place, "due_at": due_ms}
-    found = admin_client.post(admin, "timers", "reschedule", body=body)
+    found = admin_client.post(admin, "timers", "reschedule", body=body, timeout_s=LIST_TIMEOUT_S)
     if json:
         print_json(found)
     elif "error" in found:

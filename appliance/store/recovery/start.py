@@ -322,7 +322,7 @@ class Start:
 
         A slave applies the frames of a master, perhaps an older one, to timers that it knows.
         """
-        if control.pending is None or control.due_minutes is None or not control.has_timer_log:
+        if control.pending is None or not control.has_timer_log:
             return None
         if control.lost or self._is_slave:
             return None

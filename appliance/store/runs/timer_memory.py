@@ -12,14 +12,18 @@ beyond it asks for them; they stay for a while.
 All methods run on the loop. Layer 2.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from _core.bytes.layout import RUN_DUE
 from _core.state.projections import Projections
 from _core.state.run_loader import RunLoader
 from _core.timers.memtable import TimerMemtable
+from _core.timers.time_wheel import TimeWheel
+from appliance.errors import CorruptionError, StorageError
 from appliance.store.paths import DataPaths
 from appliance.store.runs.run_files import RunEntry
 from appliance.store.runs.timer_load import ALL_MS, TimerLoad
@@ -47,6 +51,9 @@ KEPT_MS: Final = MS_PER_MINUTE
 OVERDUE_BYTES: Final = 64 * MIB
 """Memory of timers that are due within that time, at least."""
 
+UNCOUNTED_MS: Final = 10 * MS_PER_MINUTE
+"""What is loaded at once while nobody knows how many timers are due when."""
+
 WANTED_NS: Final = 60 * 1_000_000_000
 """How long timers stay that a request needed."""
 
@@ -57,17 +64,51 @@ EVICTED_BYTES: Final = 4 * MIB
 """Timers that one turn drops: 160,000 of them, about a millisecond."""
 
 
+_log = logging.getLogger(__name__)
+
+
 @dataclass(frozen=True, slots=True)
 class SavedCounts:
     """How many timers are pending in a saved state.
 
     Attributes:
         pending: by partition and level: see docs/FORMAT.md.
-        minutes: by minutes of their due times.
+        minutes: by minutes of their due times; None if they were not counted.
     """
 
     pending: bytes
-    minutes: bytes
+    minutes: bytes | None
+
+
+class Rows(Protocol):
+    """All pending timers at one moment."""
+
+    def blocks(self) -> Generator[bytes, None, None]:
+        """Yield their rows."""
+
+
+@dataclass(slots=True, eq=False)
+class CountJob:
+    """Counts all timers by minutes, on a thread.
+
+    Attributes:
+        wheel: the counts.
+        error: why the runs cannot be read; None if they were.
+    """
+
+    rows: Rows
+    from_ms: int
+    wheel: TimeWheel = field(default_factory=lambda: TimeWheel(MS_PER_MINUTE))
+    error: StorageError | CorruptionError | None = None
+
+    def run(self) -> None:
+        """Read the runs; may run on any thread."""
+        try:
+            with closing(self.rows.blocks()) as blocks:
+                for block in blocks:
+                    self.wheel.count_rows(block, self.from_ms)
+        except (StorageError, CorruptionError) as error:
+            self.error = error
 
 
 class TimerSource(Protocol):
@@ -86,6 +127,9 @@ class TimerSource(Protocol):
     @property
     def can_copy(self) -> bool:
         """`entries` and `changes_due` have all timers; if not, they have soon."""
+
+    def timers_now(self) -> Rows | None:
+        """Return all pending timers as of now, or None: ask again soon."""
 
     def changes_due(self, from_ms: int, until_ms: int) -> TimerMemtable:
         """Return a copy of the rows that no run has, of timers due in an interval."""
@@ -146,7 +190,10 @@ class TimerMemory:
         minutes = due.wheels.minutes
         until_ms = ALL_MS
         if due.pending * TIMER_BYTES > self._limit_bytes:
-            until_ms = max(minutes.reach(self._limit_bytes // 2 // TIMER_BYTES), now_ms + KEPT_MS)
+            until_ms = now_ms + KEPT_MS
+            if due.wheels.is_whole:
+                count = self._limit_bytes // 2 // TIMER_BYTES
+                until_ms = max(until_ms, minutes.reach(count))
         due.leave_out(until_ms)
         load = self.load = TimerLoad(
             self._fs,
@@ -196,8 +243,6 @@ class TimerMemory:
             return None
         if now_ns >= self._wanted_until_ns:
             self._wanted_ms = 0
-        if not self._due.wheels.is_whole and not self._due.is_loaded:
-            self.want(ALL_MS, now_ns)  # the timers of a topic are gone: all are counted again
         load = self.load
         if load is not None and not load.is_done:
             return load if self._is_needed(now_ms) or self._used < self._limit_bytes else None
@@ -221,7 +266,7 @@ class TimerMemory:
         due = self._due
         from_ms = due.horizon_ms
         room = max(self._limit_bytes * 3 // 4 - self._used, 0) // TIMER_BYTES
-        until_ms = ALL_MS
+        until_ms = from_ms + UNCOUNTED_MS
         if due.wheels.is_whole:
             near = due.wheels.minutes.count_before(from_ms)
             until_ms = due.wheels.minutes.reach(near + room + 1)
@@ -241,6 +286,25 @@ class TimerMemory:
         )
         due.begin_load(until_ms)
         return self.load
+
+    def begin_count(self, now_ms: int) -> "CountJob | None":
+        """Begin to count timers anew if the wheels do not have all, which a walk would have to see.
+
+        Args:
+            now_ms: epoch ms.
+        """
+        due = self._due
+        if due.is_loaded or due.wheels.is_whole or self._projections.dropped:
+            return None
+        rows = self._source.timers_now()
+        return None if rows is None else CountJob(rows, due.wheels.begin_count(now_ms))
+
+    def end_count(self, job: "CountJob") -> None:
+        """Note that a count has ended; another one follows if timers were lost meanwhile."""
+        if job.error is not None:
+            _log.warning("the timers cannot be counted: %s", job.error)
+        else:
+            self._due.wheels.end_count(job.wheel)
 
     def evict(self, now_ms: int, now_ns: int) -> bool:
         """Drop some of the timers that are due last if there are too many; return whether any.

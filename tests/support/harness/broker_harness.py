@@ -406,6 +406,10 @@ class BrokerHarness:
         """Load some timers, or drop some, if the memory of timers wants that."""
         memory, now = self.broker.timer_memory, (self.clock.wall_ms(), self.clock.monotonic_ns())
         memory.evict(*now)
+        count = memory.begin_count(now[0])
+        if count is not None:
+            count.run()
+            memory.end_count(count)
         load = memory.next(*now)
         if load is not None:
             load.take(load.read())

@@ -232,8 +232,13 @@ def test_a_topic_that_is_deleted_takes_its_timers_beyond_the_horizon_with_it() -
     harness = harness.restart()
     harness.delete_topic("other")
     assert harness.broker.pending_timers == COUNT
-    for _ in range(100):
+    due = harness.broker._store.state.projections.due
+    assert not due.wheels.is_whole
+    for _ in range(3):
         harness.housekeep()
+    assert not due.is_loaded
+    assert due.wheels.is_whole  # all timers were counted again, without those of the topic
+    assert due.wheels.minutes.total == COUNT
     assert harness.digest(USER_IDS) == rebuilt(harness, harness.disk)
     for _ in range(COUNT):
         harness.tick(MINUTE_MS)
@@ -272,6 +277,40 @@ def test_a_list_loads_what_it_needs_and_lets_it_go_after_a_minute() -> None:
     harness.load_timers()
     assert due.is_loaded
     assert memory.left == 0
+
+
+@pytest.mark.usefixtures("few")
+def test_what_happens_while_all_timers_are_counted_again_counts() -> None:
+    harness = spread()
+    harness.create_topic("other", 2)
+    for index in range(2):
+        record = Record(b"x", headers=delay(30 * MINUTE_MS))
+        assert harness.produce("other", index, [record]).error == 0
+    harness = harness.restart()
+    harness.create_topic("third")
+    assert harness.produce("third", 0, [Record(b"x", headers=delay(MINUTE_MS))]).error == 0
+    memory, due = harness.broker.timer_memory, harness.broker._store.state.projections.due
+    harness.delete_topic("other")
+    job = memory.begin_count(harness.clock.wall_ms())
+    assert job is not None
+    harness.cancel_timer("t", b"id-30")
+    late = Record(b"late", headers=delay(77 * MINUTE_MS, b"late"))
+    assert harness.produce("t", 0, [late, late]).error == 0
+    job.run()
+    harness.cancel_timer("t", b"id-32")
+    memory.end_count(job)
+    assert not due.is_loaded
+    assert due.wheels.is_whole
+    assert due.wheels.minutes.total == harness.broker.pending_timers == COUNT
+    again = memory.begin_count(harness.clock.wall_ms())
+    assert again is None
+    due.wheels.begin_count(harness.clock.wall_ms())
+    harness.delete_topic("third")  # amid a count: it counts for nothing
+    memory.end_count(job)
+    assert not due.wheels.is_whole
+    harness.load_piece()
+    assert due.wheels.is_whole
+    assert harness.digest(USER_IDS) == rebuilt(harness, harness.disk)
 
 
 @pytest.mark.usefixtures("few")
