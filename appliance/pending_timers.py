@@ -323,6 +323,13 @@ class PendingTimers:
         _, due_at, partition, accept_pos, index = found
         return due_at, accept_pos, index, topic.partitions[partition].handle
 
+    def is_placed(self, timer: ListedTimer) -> bool:
+        """Return whether it is known where a timer's record is.
+
+        It is not if the record was carried, and the timer was not loaded since the start.
+        """
+        return self._projections.moved.place(timer[1]) >= 0
+
     def is_still(self, topic: Topic, user_id: bytes, timer: ListedTimer) -> bool:
         """Return whether a timer is still pending, and the one that an id of a topic names."""
         return not topic.deleted and self.listed(topic, user_id) == timer

@@ -95,6 +95,24 @@ cdef class RunLoader:
             return NO_HANDLE
         return self.handles[low + partition]
 
+    cdef bint _read(self, const uint8_t* row, Timer* timer) except -1 nogil:
+        """Read a pending timer, and note where its record is. False: its partition is gone."""
+        cdef int64_t body_pos
+        timer.due_ms = load_i64(row + RUN_TIMER_AT_DUE)
+        timer.position = load_i64(row + RUN_TIMER_AT_ACCEPT_POS)
+        timer.record_index = load_i32(row + RUN_TIMER_AT_INDEX)
+        timer.partition = self._find_handle(
+            load_i32(row + RUN_TIMER_AT_TOPIC_ID), load_i32(row + RUN_TIMER_AT_PARTITION)
+        )
+        if timer.partition == NO_HANDLE:
+            return False
+        self.timers += 1
+        body_pos = load_i64(row + RUN_TIMER_AT_BODY_POS)
+        if body_pos != timer.position:
+            with gil:
+                self.moved.put_saved(timer.position, body_pos)
+        return True
+
     def load_timers(self, bytes rows not None):
         """Push the timers of a block.
 
@@ -107,27 +125,15 @@ cdef class RunLoader:
         cdef const uint8_t* row = <const uint8_t*><const char*>rows
         cdef const uint8_t* end = row + len(rows)
         cdef Timer timer
-        cdef int64_t body_pos
         with nogil:
             while row < end:
-                timer.partition = self._find_handle(
-                    load_i32(row + RUN_TIMER_AT_TOPIC_ID), load_i32(row + RUN_TIMER_AT_PARTITION)
-                )
-                if timer.partition != NO_HANDLE:
-                    timer.due_ms = load_i64(row + RUN_TIMER_AT_DUE)
-                    timer.position = load_i64(row + RUN_TIMER_AT_ACCEPT_POS)
-                    timer.record_index = load_i32(row + RUN_TIMER_AT_INDEX)
+                if self._read(row, &timer):
                     self.due.push(&timer)
                     self.levels.push(timer.partition, row[RUN_TIMER_AT_LEVEL])
-                    self.timers += 1
-                    body_pos = load_i64(row + RUN_TIMER_AT_BODY_POS)
-                    if body_pos != timer.position:
-                        with gil:
-                            self.moved.put(timer.position, body_pos)
                 row += RUN_TIMER_SIZE
 
     def load_due(self, bytes rows not None):
-        """Add the timers of a block of the TimerLog, whose counts are restored already.
+        """Add the timers of a block whose counts are restored already.
 
         Args:
             rows: pending timers, as `RunMerge.take` returns them in a whole merge.
@@ -141,23 +147,11 @@ cdef class RunLoader:
         cdef const uint8_t* row = <const uint8_t*><const char*>rows
         cdef const uint8_t* end = row + len(rows)
         cdef Timer timer
-        cdef int64_t body_pos
         timer.due_ms = -1
         with nogil:
             while row < end:
-                timer.due_ms = load_i64(row + RUN_TIMER_AT_DUE)
-                timer.partition = self._find_handle(
-                    load_i32(row + RUN_TIMER_AT_TOPIC_ID), load_i32(row + RUN_TIMER_AT_PARTITION)
-                )
-                if timer.partition != NO_HANDLE:
-                    timer.position = load_i64(row + RUN_TIMER_AT_ACCEPT_POS)
-                    timer.record_index = load_i32(row + RUN_TIMER_AT_INDEX)
+                if self._read(row, &timer):
                     self.due.load(&timer)
-                    self.timers += 1
-                    body_pos = load_i64(row + RUN_TIMER_AT_BODY_POS)
-                    if body_pos != timer.position:
-                        with gil:
-                            self.moved.put_saved(timer.position, body_pos)
                 row += RUN_TIMER_SIZE
         return timer.due_ms
 

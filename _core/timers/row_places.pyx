@@ -1,4 +1,4 @@
-"""Which frames hold the pending timers of a run's rows, and which of these are in the log's head.
+"""Picks rows of pending timers: by the frames that hold them, or by their due times.
 
 Layer 0: no I/O, no clock.
 """
@@ -12,6 +12,23 @@ from _core.bytes.octets cimport load_i64, load_u64
 from _core.timers.run_rows cimport RowKey, is_key_before, key_of_row
 
 
+cdef bytes rows_within(bytes rows, int field, int64_t low, int64_t high):
+    """The rows in which a field of 8 bytes is `low` or above and below `high`."""
+    cdef const uint8_t* p = <const uint8_t*><const char*>rows
+    cdef Py_ssize_t size = len(rows), i, at, used = 0
+    cdef int64_t value
+    cdef bytes found = PyBytes_FromStringAndSize(NULL, size)
+    cdef uint8_t* out = <uint8_t*><char*>found
+    with nogil:
+        for i in range(size // RUN_TIMER_SIZE):
+            at = i * RUN_TIMER_SIZE
+            value = load_i64(p + at + field)
+            if low <= value and value < high:
+                memcpy(out + used, p + at, RUN_TIMER_SIZE)
+                used += RUN_TIMER_SIZE
+    return found[:used]
+
+
 def rows_between(bytes rows not None, int64_t start, int64_t cut):
     """Return the rows of timers whose records are between two log positions.
 
@@ -20,19 +37,7 @@ def rows_between(bytes rows not None, int64_t start, int64_t cut):
         start: where the log begins.
         cut: the end of the range.
     """
-    cdef const uint8_t* p = <const uint8_t*><const char*>rows
-    cdef Py_ssize_t size = len(rows), i, at, used = 0
-    cdef int64_t place
-    cdef bytes found = PyBytes_FromStringAndSize(NULL, size)
-    cdef uint8_t* out = <uint8_t*><char*>found
-    with nogil:
-        for i in range(size // RUN_TIMER_SIZE):
-            at = i * RUN_TIMER_SIZE
-            place = load_i64(p + at + RUN_TIMER_AT_BODY_POS)
-            if start <= place and place < cut:
-                memcpy(out + used, p + at, RUN_TIMER_SIZE)
-                used += RUN_TIMER_SIZE
-    return found[:used]
+    return rows_within(rows, RUN_TIMER_AT_BODY_POS, start, cut)
 
 
 def rows_due_after(bytes rows not None, bytes last not None):
@@ -70,19 +75,7 @@ def rows_due_between(bytes rows not None, int64_t from_ms, int64_t until_ms):
         rows: pending timers, as a whole merge returns them.
         from_ms, until_ms: where it begins and ends, epoch ms.
     """
-    cdef const uint8_t* p = <const uint8_t*><const char*>rows
-    cdef Py_ssize_t size = len(rows), i, at, used = 0
-    cdef int64_t due_ms
-    cdef bytes found = PyBytes_FromStringAndSize(NULL, size)
-    cdef uint8_t* out = <uint8_t*><char*>found
-    with nogil:
-        for i in range(size // RUN_TIMER_SIZE):
-            at = i * RUN_TIMER_SIZE
-            due_ms = load_i64(p + at + RUN_TIMER_AT_DUE)
-            if from_ms <= due_ms and due_ms < until_ms:
-                memcpy(out + used, p + at, RUN_TIMER_SIZE)
-                used += RUN_TIMER_SIZE
-    return found[:used]
+    return rows_within(rows, RUN_TIMER_AT_DUE, from_ms, until_ms)
 
 
 def sum_of_rows(bytes rows not None):

@@ -244,7 +244,8 @@ class TimerListing:
         # It is read again only if its producer replaced it meanwhile.
         while not is_moved and (timer := timers.listed(topic, user_id)) is not None:
             await pump.durable(self._broker.wrote_pos)
-            await self._loaded(pump, timer[0])
+            if not timers.is_placed(timer):
+                await self._loaded(pump, timer[0])
             (item,) = await self._read(pump, [timer], has_values=True)
             if "problem" in item:
                 raise FindError("gone", item["problem"])

@@ -270,6 +270,10 @@ def test_a_list_loads_what_it_needs_and_lets_it_go_after_a_minute() -> None:
     harness = spread().restart()
     memory, due = harness.broker.timer_memory, harness.broker._store.state.projections.due
     assert not due.is_loaded
+    far = harness.broker.timers.listed(harness.topic("t"), b"id-38")
+    assert far is not None
+    assert far[0] > due.horizon_ms
+    assert harness.broker.timers.is_placed(far)  # so its record is read without a load
     assert not harness.broker.timers.want_loaded(harness.clock.wall_ms() + 30 * MINUTE_MS)
     for _ in range(20):
         harness.load_piece()
