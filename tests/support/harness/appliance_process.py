@@ -197,6 +197,21 @@ class ApplianceProcess:
             self._process = None
         return status
 
+    def await_logged(self, pattern: str, *, limit_s: float = READY_LIMIT_S) -> str:
+        """Wait until its log has what a pattern finds; return the log so far.
+
+        A thread of the broker writes the log, so a line may come after the answer that it is about.
+
+        Raises:
+            ApplianceError: there was nothing of the kind within `limit_s` seconds.
+        """
+        deadline_s = time.monotonic() + limit_s
+        while re.search(pattern, text := self.stderr_path.read_text(errors="replace")) is None:
+            if time.monotonic() > deadline_s:
+                raise ApplianceError(f"{pattern!r} is not in the log: {self.said()}")
+            time.sleep(0.01)
+        return text
+
     def said(self) -> str:
         """Its standard output so far and the end of its standard error, for people."""
         tail = self.stderr_path.read_text(errors="replace")[-TAIL_SIZE_CHARS:]

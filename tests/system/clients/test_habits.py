@@ -32,9 +32,9 @@ def library(broker: ApplianceProcess) -> confluent_library.Adapter:
 
 
 def lines(broker: ApplianceProcess, topic: str) -> list[str]:
-    """What the broker's log says about the delay requests in a topic."""
-    text = broker.stderr_path.read_text()
-    return re.findall(rf'delay request (\w+ topic="{re.escape(topic)}" .*)', text)
+    """What the broker's log says about the delay requests in a topic, once it says something."""
+    pattern = rf'delay request (\w+ topic="{re.escape(topic)}" .*)\n'
+    return re.findall(pattern, broker.await_logged(pattern))
 
 
 def test_an_outbox_column_that_is_null_is_no_delay(

@@ -121,8 +121,7 @@ def test_a_bad_expression_is_refused_and_nothing_of_its_batch_is_stored(
     assert refused.code == library.invalid_record
     assert REFUSALS[client] in refused.text
     assert latermq.ok(f"timers list {topic}").lines == []
-    log = broker.stderr_path.read_text()
-    assert re.search(rf'refused topic="{topic}" .*reason=cron message="x-cron: .*61', log)
+    broker.await_logged(rf'refused topic="{topic}" .*reason=cron message="x-cron: .*61')
 
 
 def test_an_advance_over_several_instants_is_a_stop_to_it(latermq: CommandLine, topic: str) -> None:

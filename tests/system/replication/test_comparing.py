@@ -151,7 +151,7 @@ def test_master_that_hears_of_a_higher_term_stops_serving_and_follows(
     await_equal(two, one)
     assert len(read_all(two)) == 40
     assert len(list(one.data_dir.glob("diverged/*"))) == 1
-    assert "is the master of term 1 no longer" in one.said()
+    one.await_logged("is the master of term 1 no longer")
     stop_and_check(shell, one, two)
 
 
@@ -176,7 +176,7 @@ def test_master_that_lost_its_unflushed_tail_takes_it_from_its_slave_before_it_s
     one.kill()
     one.lose(flushed + (end - flushed) // 3)
     one.start()
-    assert "replication comparing" in one.said()
+    one.await_logged("replication comparing")
     await_equal(one, two)
     assert Counter(read_all(one)) == Counter(sent)
     assert not list(two.data_dir.glob("diverged/*"))
@@ -196,7 +196,7 @@ def test_damage_of_a_master_is_repaired_from_its_slave_before_it_serves(
     one.damage(end - 1_000)
     assert shell.run(f"check {one.data_dir}").status != 0
     one.start()
-    assert "repaired 1 damaged part" in one.said()
+    one.await_logged("repaired 1 damaged part")
     await_equal(one, two)
     assert Counter(read_all(one)) >= Counter(sent)
     assert len(read_all(one)) == 400

@@ -62,8 +62,7 @@ def test_a_slave_begins_with_a_backup_of_its_master_and_copies_the_rest(
     shell.ok(f"restore {tmp_path / 'backup'} --data-dir {two.data_dir}")
     two.follows(one.replication).start()
     await_equal(one, two)
-    said = two.stderr_path.read_text()
-    assert f"from={end_of_backup} " in said
+    two.await_logged(f"from={end_of_backup} ")
     assert not list(two.data_dir.glob("diverged/*"))
     stop_and_check(shell, one, two)
 
@@ -125,7 +124,7 @@ def test_a_slave_with_a_damaged_log_waits_for_its_master_and_is_repaired(
     assert "its log is damaged" in done.stderr
     one.start()
     two.await_caught_up()
-    assert "repaired 1 damaged part of the log from the master" in two.said()
+    two.await_logged("repaired 1 damaged part of the log from the master")
     sender = Sender(one)
     sender.send(50)
     sender.finish()

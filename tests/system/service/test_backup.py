@@ -206,7 +206,7 @@ def test_a_backup_under_load_has_what_was_acknowledged_each_once(
     assert said["is_done"]
     process = restored_process(restored_at, arguments)
     try:
-        assert process.stderr_path.read_text().count("broker of the backup") == 1
+        assert process.await_logged("broker of the backup").count("broker of the backup") == 1
         wanted = set(acknowledged)
         wait_until(lambda: wanted <= set(numbers(process.kafka)))
         found = Counter(numbers(process.kafka))

@@ -36,7 +36,6 @@ def test_connections_leave_files_for_the_store(tmp_path: Path) -> None:
         for number in range(20):
             send(f"topic-{number}")
         assert acknowledged == [None] * 21
-        said = appliance.stderr_path.read_text()
-        assert f"{FILE_LIMIT // 2} connections are served" in said
-        assert "network.connection_count_max_per_address is reached" in said
+        appliance.await_logged(f"{FILE_LIMIT // 2} connections are served")
+        appliance.await_logged("network.connection_count_max_per_address is reached")
         appliance.stop()
