@@ -14,12 +14,14 @@ from _core.paths.cancel import CancelPath
 from _core.paths.deliver import DeliverPath
 from _core.paths.timer_move import TimerMovePath
 from _core.queue.partition import Partition, Topic
+from _core.state.id_rows import named_timer
 from _core.timers.due_list import DueList
 from _core.timers.id_index import delivered_mark
 from appliance.errors import DiskFullError, FindError
 from appliance.find import LIMIT_DEFAULT
 from appliance.model import TimerState, TimerStateName
 from appliance.store.message_store import MessageStore
+from appliance.store.runs.saved_ids import SavedIds
 from appliance.system.clock import Clock
 from appliance.units import MS_PER_HOUR, MS_PER_MINUTE, MS_PER_SECOND
 
@@ -220,6 +222,11 @@ class PendingTimers:
         self._clock = clock
 
     @property
+    def saved_ids(self) -> SavedIds:
+        """The ids that are on the disk; what asks for one reads a run, unless it was looked up."""
+        return self._store.runs.ids
+
+    @property
     def count(self) -> int:
         """The number of pending timers."""
         return self._projections.due.pending
@@ -234,10 +241,7 @@ class PendingTimers:
 
     @property
     def loaded_ms(self) -> int:
-        """All timers due before this time are in memory, epoch ms: after a start it rises.
-
-        Lists, and what moves or shows a timer, know no others.
-        """
+        """All timers due before this are in memory, epoch ms; lists and the like know no others."""
         return self._projections.due.loaded_ms
 
     def want_loaded(self, until_ms: int) -> bool:
@@ -308,7 +312,7 @@ class PendingTimers:
 
     def state(self, topic: Topic, user_id: bytes) -> TimerState:
         """Return the state of the timer with that id in that topic."""
-        found = self._projections.named_timer(topic, user_id)
+        found = named_timer(self._projections, topic, user_id)
         if found is None:
             return TimerState("unknown")
         state, due_at, partition, position, _ = found
@@ -317,7 +321,7 @@ class PendingTimers:
 
     def listed(self, topic: Topic, user_id: bytes) -> ListedTimer | None:
         """Return the pending timer with that id in that topic; None if none is pending."""
-        found = self._projections.named_timer(topic, user_id)
+        found = named_timer(self._projections, topic, user_id)
         if found is None or found[0] != "pending":
             return None
         _, due_at, partition, accept_pos, index = found
@@ -347,7 +351,7 @@ class PendingTimers:
             accept_pos, index: its timer id.
         """
         topic = self._store.state.topics.find(name)
-        found = None if topic is None else self._projections.named_timer(topic, user_id)
+        found = None if topic is None else named_timer(self._projections, topic, user_id)
         if found is None:
             return None
         state, _, _, position, known_index = found
@@ -423,7 +427,7 @@ class PendingTimers:
             return False
         if not user_id:
             return True
-        named = self._projections.named_timer(partition.topic, user_id)
+        named = named_timer(self._projections, partition.topic, user_id)
         return named is not None and (named[0], *named[3:]) == ("pending", *timer[1:3])
 
     # By their places

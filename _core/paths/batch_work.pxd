@@ -7,6 +7,8 @@ from _core.queue.partition cimport Partition, Topic
 cdef class BatchWork:
     cdef readonly bint is_made
     cdef readonly bint is_done
+    cdef readonly bint is_split
+    cdef object lookup
     cdef BatchSplitter splitter
     cdef Batch batch
     cdef Topic topic
@@ -28,3 +30,4 @@ cdef class BatchWork:
         const Batch* b, Partition partition, int look, int64_t now_ms, int64_t accepted_ms,
         int64_t base_ms
     ) except -1
+    cdef int look_up(self, object lookup) except -1

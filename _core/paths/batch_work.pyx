@@ -7,6 +7,9 @@ request waits meanwhile: what is left for the loop is to check the sequence and 
     the path finds that it is large --> the connection waits for the thread --> `make` copies the
     batch --> `run` on the thread --> the path takes the outcome
 
+A batch also waits if it names timers whose ids are in runs alone (`look_up`). It is split anew when
+they are known, unless a thread has split it.
+
 Layer 0: no I/O.
 """
 
@@ -25,6 +28,8 @@ cdef class BatchWork:
     Attributes:
         is_made: it has what it needs, and `run` may be called, once.
         is_done: `run` has ended without an exception.
+        is_split: the thread has split the batch.
+        lookup: of ids: what `run` does next, or has done; None if there is none.
     """
 
     cdef int make(
@@ -48,8 +53,15 @@ cdef class BatchWork:
         self.is_made = True
         return 0
 
+    cdef int look_up(self, object lookup) except -1:
+        """Let `run` be called, again if it was: it reads ids."""
+        self.lookup = lookup
+        self.is_made = True
+        self.is_done = False
+        return 0
+
     def run(self):
-        """Unpack, inspect and split the batch; may be called on any thread.
+        """Unpack, inspect and split the batch, or look up ids; may be called on any thread.
 
         Raises:
             MemoryError: the outcome has no room.
@@ -58,6 +70,10 @@ cdef class BatchWork:
         cdef int64_t size
         cdef BatchSplitter s = self.splitter
         assert self.is_made and not self.is_done
+        if self.lookup is not None:
+            self.lookup.run()
+            self.is_done = True
+            return
         try:
             self.plain = self.decompress(
                 self.batch.attributes & ATTRIBUTE_CODEC, self.packed, self.size_max
@@ -66,7 +82,7 @@ cdef class BatchWork:
             if getattr(error, "unpacked_size", None) is None:
                 raise
             self.error = error
-            self.is_done = True
+            self.is_done = self.is_split = True
             return
         records = <const uint8_t*><const char*>self.plain
         size = self.plain_size = len(self.plain)
@@ -82,4 +98,4 @@ cdef class BatchWork:
             parts = [self.plain]
             self.plain = None
             free_all(parts)
-        self.is_done = True
+        self.is_done = self.is_split = True

@@ -59,7 +59,7 @@ cdef class CancelPath:
         self.disk_full = False
         if not 1 <= size <= ID_SIZE_MAX:
             raise ValueError(f"the id has {size} bytes: use 1 to {ID_SIZE_MAX}")
-        if not self.writer.projections.ids.find(topic.topic_id, name, size, &known):
+        if not self.writer.projections.find_id(topic.topic_id, name, size, &known):
             return False
         if known.state != PENDING:
             return False

@@ -46,6 +46,8 @@ from _core.bytes.kafka_wire cimport (
 )
 from _core.bytes.layout cimport *
 from _core.log.tail cimport ROOM_CONTROL, ROOM_RECORDS, FrameBody
+from _core.paths.batch_ids cimport await_ids
+from _core.paths.produce_texts cimport delayed_size_text, frame_size_text, unpacked_size_text
 from _core.state.writer cimport LogWriter
 from _core.paths.partition_check cimport check_partitions
 from _core.paths.produce_answer cimport OUTCOME_AT_ERROR, Outcome, put_outcome
@@ -332,7 +334,8 @@ cdef class ProducePath:
         self.message = check_producer(
             partition, &b, o, &duplicate, self.admit_producer, self.work is not None
         )
-        if o.error or duplicate:
+        o.waits = self.work is not None and self.work.is_made and not self.work.is_done
+        if o.error or duplicate or o.waits:
             return 0
         records = data + BATCH_HEADER_SIZE
         records_size = size - BATCH_HEADER_SIZE
@@ -344,7 +347,7 @@ cdef class ProducePath:
         elif topic.requires_delay or topic.delay_default_ms >= 0:
             look = LOOK_EVERY
         if codec and self.work is not None:
-            if self.work.is_done:
+            if self.work.is_split:
                 return self._finish_work(partition, &b, data, size, now_ms, o)
             self.work.make(
                 self.splitter.copy(), self.decompress,
@@ -393,6 +396,7 @@ cdef class ProducePath:
         if self.work.error is not None:
             return self._refuse_packed(self.work.error, o)
         self.unpacked_left -= self.work.plain_size
+        self.work.plain_size = 0
         self.splitter = self.work.splitter
         try:
             return self._finish(partition, b, data, size, now_ms, self.work.fault, o)
@@ -445,10 +449,7 @@ cdef class ProducePath:
         else:
             # It fits by itself, so it is not at fault: clients send it again with the next request.
             o.error = KAFKA_STORAGE_ERROR
-            self.message = (
-                f"the batches of the request decompress to more than {self.unpacked_size_max} "
-                "bytes, the limit set by limits.request_decompressed_size_max_bytes"
-            )
+            self.message = unpacked_size_text(self.unpacked_size_max)
         if error is not None:
             self.unpacked_left -= error.unpacked_size
         return 0
@@ -468,10 +469,7 @@ cdef class ProducePath:
     ) except -1:
         """Make room for a frame of `size` bytes. On failure returns False and sets the error."""
         if size > self.writer.frame_size_max:
-            self.message = (
-                f"the batch takes {size} bytes uncompressed; "
-                f"the maximum frame size is {self.writer.frame_size_max}"
-            )
+            self.message = frame_size_text(size, self.writer.frame_size_max)
             o.error = MESSAGE_TOO_LARGE
         elif others and not self.writer.fits(topic, others, size):
             self.message = "too many groups or reply topics for a segment: send one batch for each"
@@ -528,11 +526,13 @@ cdef class ProducePath:
         cdef int64_t size, unpacked_max = max(self.delayed_size_max, topic.batch_size_max)
         if b.attributes & ATTRIBUTE_CODEC and s.visible.size + s.held.size > unpacked_max:
             o.error = MESSAGE_TOO_LARGE  # Java's producer sends it again in parts
-            self.message = (
-                f"a batch with delay headers is stored uncompressed: {s.visible.size + s.held.size}"
-                f" bytes; limits.delayed_size_max_bytes is {self.delayed_size_max}: send smaller "
-                "batches"
+            self.message = delayed_size_text(
+                s.visible.size + s.held.size, self.delayed_size_max
             )
+            return 0
+        if await_ids(s, partition, self.writer.projections, self.work):
+            self.work = self.work or BatchWork()  # its connection waits for the thread
+            o.waits = True
             return 0
         self.message = s.retries.find_targets(partition)
         if self.message is None:

@@ -175,7 +175,7 @@ cdef class Replies:
         if name in self.changed:
             known[0] = self.changed[name]
             return True
-        return self.projections.ids.find(
+        return self.projections.find_id(
             topic_id, <const uint8_t*><const char*>name, len(name), known
         )
 

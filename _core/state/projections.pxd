@@ -2,7 +2,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from _core.timers.due_queue cimport DueQueue, Timer
 from _core.log.frames cimport FrameHeader
-from _core.timers.id_index cimport IdIndex
+from _core.timers.id_index cimport IdIndex, NamedTimer
 from _core.queue.partition cimport Partition, Topic
 from _core.queue.producer_state cimport ProducerTable
 from _core.timers.cancelled_timers cimport CancelledTimers
@@ -34,6 +34,7 @@ cdef class Projections:
     cdef readonly int64_t partitions_removed      # in this process
     cdef readonly int64_t held_bytes
     cdef public TimerMemtable memtable
+    cdef public object id_source
     cdef DueCharges canceller         # of the client whose batch is applied; may be None
     cdef public int64_t applied_pos
     cdef public int64_t first_known_pos
@@ -53,6 +54,9 @@ cdef class Projections:
     cdef bint _is_lost(self, int64_t pos)
     cdef bint _is_known(self, int64_t accept_pos)
     cdef bint _is_gone(self, int64_t accept_pos, int32_t index)
+    cdef bint find_id(
+        self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, NamedTimer* out
+    ) except -1
     cdef int _note_id(self) except -1
     # Applies a frame whose header and tables are contiguous at p. `live`: it was just appended, and
     # the timers of a deliver frame are already popped from the due queue.

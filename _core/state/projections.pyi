@@ -1,4 +1,4 @@
-from typing import Literal, Self
+from typing import Any, Self
 
 from _core.queue.partition import Partition, Topic
 from _core.queue.producer_state import ProducerTable
@@ -49,6 +49,4 @@ class Projections:
     def begin_settled(self) -> None: ...
     def end_settled(self) -> None: ...
     def set_lost_ranges(self, ranges: list[tuple[int, int]]) -> None: ...
-    def named_timer(
-        self, topic: Topic, user_id: bytes
-    ) -> tuple[Literal["pending", "cancelled", "delivered"], int, int, int, int] | None: ...
+    id_source: Any

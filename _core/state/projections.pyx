@@ -59,6 +59,7 @@ cdef class Projections:
         producer_id_seen: highest producer id of any batch, -1 for none.
         memtable: records each change of timers and ids for the next checkpoint; None if changes are
             not recorded.
+        id_source: its `recall(key)` puts what the runs say of an id into the index.
     """
 
     def __cinit__(self, *, bytes id_key not None):
@@ -199,6 +200,17 @@ cdef class Projections:
         self.ids = IdIndex(key)
         self.ids.forget_below(forget_pos)
         self.id_key = key
+
+    cdef bint find_id(
+        self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, NamedTimer* out
+    ) except -1:
+        """As `IdIndex.find`, but reads a run if that must be."""
+        if self.ids.find(topic_id, name, size, out):
+            return True
+        if self.ids.is_certain(topic_id, name, size):
+            return False
+        self.id_source.recall(self.ids.key_bytes(topic_id, name, size))
+        return self.ids.find(topic_id, name, size, out)
 
     cdef int _note_id(self) except -1:
         """Record the id that has just been put or completed for the next checkpoint."""
@@ -344,7 +356,7 @@ cdef class Projections:
     ) except -1:
         """Cancel the pending timer with that id. Returns 1 if there was one, else 0."""
         cdef NamedTimer known
-        if not self.ids.find(topic_id, name, size, &known) or known.state != PENDING:
+        if not self.find_id(topic_id, name, size, &known) or known.state != PENDING:
             return 0
         if self.memtable is not None:
             self.memtable.complete(known.position, known.record_index, known.due_ms)
@@ -506,6 +518,7 @@ cdef class Projections:
         cdef const uint8_t* entry = p + FRAME_HEADER_SIZE
         cdef const uint8_t* name = completed_names(h, p)
         cdef int state = DELIVERED if h.kind == KIND_DELIVER else CANCELLED
+        cdef NamedTimer done
         cdef int64_t accept_pos
         cdef int32_t i, index
         cdef int size
@@ -523,11 +536,15 @@ cdef class Projections:
             if self.memtable is not None:
                 self.memtable.complete(accept_pos, index, completed_due(entry))
             self._note_settled(accept_pos, index)
-            if size and self.ids.complete(
-                h.topic_id, name, size, accept_pos, index, state, h.position + h.size,
-                h.base_offset + i,
-            ):
-                self._note_id()
+            if size:
+                done = NamedTimer(
+                    accept_pos, index, partition.handle, completed_due(entry),
+                    h.position + h.size, state, 0, False,
+                )
+                if done.due_ms < 0 and not self.ids.is_certain(h.topic_id, name, size):
+                    self.id_source.recall(self.ids.key_bytes(h.topic_id, name, size))
+                if self.ids.complete(h.topic_id, name, size, &done, h.base_offset + i):
+                    self._note_id()
             name += size
             entry += COMPLETED_ENTRY_SIZE
         entry = timer_entries(h, p)
@@ -576,23 +593,3 @@ cdef class Projections:
         self.timers_accepted += 1
         partition.topic.timers_accepted += 1
         return self._push_accepted(partition, h, p, entry, &timer)
-
-    def named_timer(self, Topic topic not None, bytes user_id not None):
-        """Look up the timer that an id names now.
-
-        Args:
-            topic: topic of the id.
-            user_id: 1 to 255 bytes.
-
-        Returns:
-            (state, due in epoch ms, partition, position, index), or None if the id is unknown or
-            has expired. The state is "pending", "cancelled" or "delivered". Position and index are
-            the timer id; of a delivered timer, its offset or -1, and `delivered_mark`.
-        """
-        cdef Partition partition
-        found = self.ids.named(topic.topic_id, user_id)
-        if found is None:
-            return None
-        state, due_ms, handle, position, index = found
-        partition = <Partition>self.partitions[handle]
-        return None if partition is None else (state, due_ms, partition.index, position, index)

@@ -11,14 +11,13 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 
 from _core.timers.due_queue cimport DueQueue, Timer
-from _core.timers.id_index cimport (
-    DELIVERED, SHARD_BITS, STATE_BITS, IdIndex, NameKey, NameShard, NameSlot, due_level_of,
-)
+from _core.timers.id_index cimport IdIndex, NameKey
 from _core.timers.moved_frames cimport MovedFrames
 from _core.bytes.layout cimport *
 from _core.bytes.octets cimport load_i32, load_i64, load_u32, load_u64
 from _core.state.level_queues cimport LEVELS_MAX, LevelQueues
 from _core.state.partition_rows cimport PENDING_ROW_SIZE
+from _core.state.id_rows cimport name_key_of, put_row
 from _core.state.projections cimport Projections
 
 cdef enum:
@@ -192,37 +191,8 @@ cdef class RunLoader:
                 self.due.restore_count(handle, count)
             row += PENDING_ROW_SIZE
 
-    cdef int _put_id(self, const uint8_t* row, int32_t handle) except -1 nogil:
-        cdef NameKey key = NameKey(
-            load_u64(row + RUN_ID_AT_HASH_HIGH),
-            load_u32(row + RUN_ID_AT_HASH_LOW),
-            load_i32(row + RUN_ID_AT_TOPIC_ID),
-        )
-        cdef NameShard* shard = &self.index.shards[key.hash_high >> (64 - SHARD_BITS)]
-        cdef NameSlot* slot = self.index._find_slot(&key)
-        if slot == NULL or slot.partition_state == 0:
-            self.index._make_room(shard)
-            slot = self.index._find_slot(&key)
-            shard.count += 1
-            self.index.count += 1
-        else:
-            self.index.count_slot(slot, -1)
-        slot.hash_high = key.hash_high
-        slot.hash_low = key.hash_low
-        slot.topic_id = key.topic_id
-        slot.position = load_i64(row + RUN_ID_AT_ACCEPT_POS)
-        slot.due_level = due_level_of(load_i64(row + RUN_ID_AT_DUE), row[RUN_ID_AT_LEVEL])
-        slot.completed_pos = load_i64(row + RUN_ID_AT_COMPLETED_POS)
-        slot.record_index = load_i32(row + RUN_ID_AT_INDEX)
-        slot.partition_state = <uint32_t>handle << STATE_BITS | row[RUN_ID_AT_STATE]
-        if row[RUN_ID_AT_STATE] == DELIVERED and not row[RUN_ID_AT_HAS_OFFSET]:
-            slot.position = -1  # an older latermq wrote it
-        self.index.count_slot(slot, 1)
-        self.index.touched = slot
-        return 0
-
     def load_ids(self, bytes rows not None):
-        """Put the ids of a block into the index.
+        """Put the ids of a block into the index, but for those that it knows: they are newer.
 
         Args:
             rows: ids, as `RunMerge.take` returns them.
@@ -232,14 +202,14 @@ cdef class RunLoader:
         """
         cdef const uint8_t* row = <const uint8_t*><const char*>rows
         cdef const uint8_t* end = row + len(rows)
+        cdef NameKey key
         cdef int32_t handle
         with nogil:
             while row < end:
-                handle = self._find_handle(
-                    load_i32(row + RUN_ID_AT_TOPIC_ID), load_i32(row + RUN_ID_AT_PARTITION)
-                )
-                if handle != NO_HANDLE:
-                    self._put_id(row, handle)
+                key = name_key_of(row)
+                handle = self._find_handle(key.topic_id, load_i32(row + RUN_ID_AT_PARTITION))
+                if handle != NO_HANDLE and not self.index.holds(&key):
+                    put_row(self.index, &key, row, handle)
                     self.ids += 1
                 row += RUN_ID_SIZE
 
@@ -251,12 +221,12 @@ cdef class RunLoader:
         """
         cdef const uint8_t* row = <const uint8_t*><const char*>rows
         cdef const uint8_t* end = row + len(rows)
+        cdef NameKey key
         cdef int32_t handle
         while row < end:
-            handle = self._find_handle(
-                load_i32(row + RUN_ID_AT_TOPIC_ID), load_i32(row + RUN_ID_AT_PARTITION)
-            )
+            key = name_key_of(row)
+            handle = self._find_handle(key.topic_id, load_i32(row + RUN_ID_AT_PARTITION))
             if handle != NO_HANDLE:
-                self._put_id(row, handle)
+                put_row(self.index, &key, row, handle)
                 self.projections._note_id()
             row += RUN_ID_SIZE

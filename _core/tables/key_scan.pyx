@@ -26,7 +26,7 @@ from _core.log.frames cimport (
 )
 from _core.tables.delay_headers cimport accepted_ms_of
 from _core.tables.key_sort cimport Row, sort_rows
-from _core.timers.id_index cimport siphash
+from _core.bytes.siphash cimport siphash
 
 # Where in a frame a hit is.
 cpdef enum:

@@ -1,5 +1,7 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
+from _core.timers.id_filter cimport FilterView
+
 # States of a named timer.
 cpdef enum:
     PENDING = 1
@@ -11,6 +13,7 @@ cdef enum:
     NAME_SHARDS = 1 << SHARD_BITS
     STATE_BITS = 2            # low bits of NameSlot.partition_state
     LEVEL_BITS = 8            # high bits of NameSlot.due_level
+    ABSENT = 1 << 31          # NameSlot.partition_state of an id that no run has
 
 cdef struct NamedTimer:
     int64_t position          # of its accept frame; once delivered, the offset; -1: unknown
@@ -62,46 +65,69 @@ cdef struct NameKey:
     uint32_t hash_low
     int32_t topic_id
 
-# SipHash-2-4-128 of Aumasson and Bernstein: the two 64-bit words of the output.
-cdef void siphash(
-    const uint64_t* key, const uint8_t* message, Py_ssize_t size, uint64_t* out
-) noexcept nogil
+cdef struct NameTable:
+    NameShard shards[NAME_SHARDS]
+    int64_t count
+    int64_t completed_count
+    int64_t slot_count
 
 cdef class IdIndex:
-    cdef readonly int64_t count          # entries, including expired ones not dropped yet
-    cdef readonly int64_t completed_count    # those of completed timers among them
-    cdef int64_t allocated_bytes
     cdef uint64_t key[2]
     cdef readonly int64_t forget_pos     # timers that were completed below it are forgotten
-    cdef NameShard shards[NAME_SHARDS]
+    cdef NameTable* now
+    cdef NameTable* before
+    cdef readonly bint is_whole
+    cdef readonly bint is_held
+    cdef readonly int64_t generation
+    cdef list filters
+    cdef FilterView* views               # those of the filters
+    cdef Py_ssize_t view_count
+    cdef int64_t saved_count
+    cdef int64_t saved_completed
     cdef uint8_t* forgotten              # one bit per topic id
     cdef int64_t forgotten_bytes
     cdef const NameSlot* touched         # slot of the last put or successful complete
     cdef uint32_t cursor_shard
     cdef uint32_t cursor_slot
     # In all of these functions the id has `size` bytes, 1 to 255, and topic_id >= 0.
-    # Whether the id is known: neither expired nor of a forgotten topic.
+    # Whether the id is known: neither expired nor of a forgotten topic. Of an id that is not
+    # certain, the answer may be wrong.
     cdef bint find(
         self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, NamedTimer* out
     ) noexcept nogil
+    # Whether `find` needs no run to be read.
+    cdef bint is_certain(
+        self, int32_t topic_id, const uint8_t* name, Py_ssize_t size
+    ) noexcept nogil
+    # What a row of the id begins with, 16 bytes.
+    cdef bytes key_bytes(self, int32_t topic_id, const uint8_t* name, Py_ssize_t size)
     # Inserts or overwrites.
     cdef int put(
         self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, const NamedTimer* timer
     ) except -1 nogil
-    # Sets the state, CANCELLED or DELIVERED, if the id still names that timer and it was not
-    # delivered before. Returns 1 if so. `offset`: of the delivery.
+    # Notes that a timer was cancelled or delivered, as `done` says, if the id still names that
+    # timer and it was not delivered before. Returns 1 if so. `offset`: of the delivery.
     cdef int complete(
-        self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, int64_t position,
-        int32_t record_index, int state, int64_t completed_pos, int64_t offset
+        self, int32_t topic_id, const uint8_t* name, Py_ssize_t size, const NamedTimer* done,
+        int64_t offset
     ) except -1 nogil
     # Hides all ids of a topic for good: topic ids are not reused.
     cdef int forget_topic(self, int32_t topic_id) except -1 nogil
-    # Counts what a slot holds: -1 before it changes, 1 after it.
-    cdef void count_slot(self, const NameSlot* slot, int sign) noexcept nogil
+    # Whether an entry of the key is in memory, also one of a dead or absent id.
+    cdef bint holds(self, const NameKey* key) noexcept nogil
+    # The slot of a key, made if there is none. The caller fills it at once and calls close_slot.
+    cdef NameSlot* open_slot(self, const NameKey* key) except NULL nogil
+    cdef void close_slot(self, const NameSlot* slot) noexcept nogil
+    # Notes that no run has an id, whatever the filters say.
+    cdef int note_absent(self, const NameKey* key) except -1 nogil
     cdef NameKey _key_of(
         self, int32_t topic_id, const uint8_t* name, Py_ssize_t size
     ) noexcept nogil
-    cdef NameSlot* _find_slot(self, const NameKey* key) noexcept nogil
+    cdef NameSlot* _slot_in(self, NameTable* table, const NameKey* key) noexcept nogil
+    cdef const NameSlot* _known_slot(self, const NameKey* key) noexcept nogil
+    cdef bint _may_be_saved(self, const NameKey* key) noexcept nogil
+    cdef bint _is_current(self, const NameSlot* slot, const uint8_t* row) noexcept nogil
+    cdef void _count_slot(self, const NameSlot* slot, int sign) noexcept nogil
     cdef bint _is_dead(self, const NameSlot* slot) noexcept nogil
     cdef bint _is_topic_forgotten(self, int32_t topic_id) noexcept nogil
     cdef int _make_room(self, NameShard* shard) except -1 nogil

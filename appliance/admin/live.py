@@ -416,6 +416,8 @@ class LiveStatus:
         topic = self._broker.topics.find(name)
         if topic is None:
             return None
+        await self._listing.know(pump, [(topic, user_id)])
+        pump.release.check()
         state = ask(topic, user_id)
         # Report no state that a power cut could still undo.
         await pump.durable(self._broker.wrote_pos)

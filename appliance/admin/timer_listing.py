@@ -11,7 +11,7 @@ from _core.queue.partition import Topic
 from appliance.admin.queries import Fields
 from appliance.broker import Broker
 from appliance.cron_rules import CronError
-from appliance.errors import FindError, NotReadyError
+from appliance.errors import CorruptionError, FindError, NotReadyError, StorageError
 from appliance.find import LIMIT_DEFAULT, LIMIT_MAX, for_json, until
 from appliance.model import TimerState
 from appliance.offline.frame_items import Item
@@ -158,6 +158,34 @@ class TimerListing:
             if pump.is_stopped:
                 raise NotReadyError("the broker is stopping")
 
+    async def know(self, pump: Pump, names: Sequence[tuple[Topic, bytes]]) -> None:
+        """Wait until it is in memory what some ids name, for the rest of this turn of the loop.
+
+        Args:
+            pump: of the broker.
+            names: topics and ids in them.
+
+        Raises:
+            NotReadyError: the broker is stopping.
+        """
+        saved_ids = self._broker.timers.saved_ids
+        while (lookup := saved_ids.look_up_names(names)) is not None:
+            await pump.find(lookup.run)
+            try:
+                saved_ids.take(lookup)
+            except (StorageError, CorruptionError) as error:
+                pump.fail(error)
+                raise NotReadyError("the broker is stopping") from error
+
+    def _named(self, timers: Sequence[tuple[ListedTimer, bytes, int]]) -> list[tuple[Topic, bytes]]:
+        """Return the topics and ids of those timers that have ids."""
+        found = []
+        for timer, user_id, _ in timers:
+            partition = self._broker.timers.find_partition(timer)
+            if user_id and partition is not None:
+                found.append((partition.topic, user_id))
+        return found
+
     async def _read(self, pump: Pump, timers: list[ListedTimer], *, has_values: bool) -> list[Item]:
         """Read the records of the first of some timers, on a thread."""
         places = {timer[3]: self._broker.timers.partition_of(timer) for timer in timers}
@@ -211,6 +239,7 @@ class TimerListing:
                 for timer, item in read
                 if "problem" not in item
             ]
+            await self.know(pump, self._named(whole))
             pump.release.check()
             done = self._broker.timers.purge(whole)
             cancelled += done
@@ -241,6 +270,7 @@ class TimerListing:
         pump.release.check()
         moves.check(topic, due_ms)
         is_moved = False
+        await self.know(pump, [(topic, user_id)])
         # It is read again only if its producer replaced it meanwhile.
         while not is_moved and (timer := timers.listed(topic, user_id)) is not None:
             await pump.durable(self._broker.wrote_pos)

@@ -50,6 +50,7 @@ from appliance.store.recovery.verdict import Verdict, find_end
 from appliance.store.recovery.verdict_log import append_verdict
 from appliance.store.repair import Repair
 from appliance.store.role_file import RoleFile
+from appliance.store.runs.run_set import Runs
 from appliance.store.runs.timer_memory import TimerMemory
 from appliance.store.state import control_frames
 from appliance.store.state.age_clock import AgeClock
@@ -74,8 +75,8 @@ class MessageStore:
     Attributes:
         log: the CommitLog.
         state: everything derived from the log; `recover` replaces it.
-        timer_memory, writer, cold, units, checkpoints, carriers, head_freer, mark, disk_space,
-            snapshots, report: set by `recover`.
+        runs, timer_memory, writer, cold, units, checkpoints, carriers, head_freer, mark,
+            disk_space, snapshots, report: set by `recover`.
         damage: all known damage, found by recovery or later.
         follower: a slave's end of the log, until it is promoted; else None.
         comparison: a pair's master before its first write; else None.
@@ -84,6 +85,7 @@ class MessageStore:
         stop_error: the error if `close` could not take a checkpoint; the next start replays more.
     """
 
+    runs: Runs
     timer_memory: TimerMemory
     writer: LogWriter
     checkpoints: Checkpointer
@@ -346,7 +348,8 @@ class MessageStore:
             _log.warning("a freed segment could not be removed: %s", error)
 
     def _make_parts(self, start: Start) -> None:
-        self.timer_memory = start.runs.timer_memory
+        self.runs, self.timer_memory = start.runs, start.runs.timer_memory
+        self.runs.ids.end_replay()
         self.cold = self.make_reader()
         self.units = UnitSaver(self._queues, self.state)
         follower = self.follower
@@ -473,8 +476,8 @@ class MessageStore:
 
     def abandon(self, *, is_clean: bool = False) -> None:
         """Close the files and release the lock; write nothing."""
-        if hasattr(self, "timer_memory") and self.timer_memory.load is not None:
-            self.timer_memory.load.close()
+        if hasattr(self, "runs"):
+            self.runs.close()
         self._queues.close()
         self.log.close()
         self._checkpoint.close()

@@ -99,6 +99,8 @@ class IdCarrier:
             ids = self._runs.ids_now()
             if ids is None:
                 return None  # a checkpoint saves some of them: soon
+            # A row that nothing in memory contradicts is true.
+            self._projections.ids.hold(True)
             self._blocks = ids.blocks()
         return IdsJob(self._blocks)
 
@@ -122,9 +124,12 @@ class IdCarrier:
             _log.warning("no segment is freed, the ids of timers cannot be read: %s", job.error)
             self.has_failed = True
         self.is_done = not job.rows and not self.has_failed
+        if self.is_done or self.has_failed:
+            self._projections.ids.hold(False)
 
     def stop(self) -> None:
         """End the pass."""
+        self._projections.ids.hold(False)
         if self._blocks is not None:
             self._blocks.close()
         self._blocks, self._rows = None, b""

@@ -8,10 +8,11 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Final
 
-from _core.bytes.layout import RUN_DUE
+from _core.bytes.layout import RUN_DUE, RUN_VERSION
 from _core.timers.memtable import TimerMemtable
 from _core.timers.run_merge import RunMerge
 from appliance.store.paths import DataPaths
+from appliance.store.runs.id_run import IdRunReader
 from appliance.store.runs.run_files import (
     CompletedRow,
     IdRow,
@@ -30,10 +31,11 @@ _DONE: Final = -1
 def open_reader(fs: FileSystem, path: Path, entry: RunEntry | None = None) -> RunReader:
     """Open a run file of any kind; the arguments and errors are those of `RunReader`."""
     reader = RunReader(fs, path, entry)
-    if reader.kind != RUN_DUE:
+    if reader.kind != RUN_DUE and reader.version == RUN_VERSION:
         return reader
     reader.close()
-    return TimerLogReader(fs, path, entry)
+    make = TimerLogReader if reader.kind == RUN_DUE else IdRunReader
+    return make(fs, path, entry)
 
 
 def read_rows(fs: FileSystem, path: Path) -> Iterator[TimerRow | CompletedRow | IdRow]:

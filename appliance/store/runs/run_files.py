@@ -2,14 +2,15 @@
 
     timer/00000000000000000007    pending timers, and completed ones whose timers are in older runs
     timerlog/00000000000000000009 the same by due time: see `timer_log`
-    index/00000000000000000008    users' ids
+    index/00000000000000000008    users' ids: see `id_run`
 
     file  := head block* end
     block := size, count of rows, rows, CRC        end := 0, 0, CRC
 
 Every CRC covers all bytes of the file before it, except for the CRCs. So a block from another place
 or file is detected, a file can be checked while it is read, and the last CRC covers the whole file;
-the state snapshot that names the file stores that one. The TimerLog has other CRCs.
+the state snapshot that names the file stores that one. Files with a directory have other CRCs: see
+`indexed_run`.
 docs/FORMAT.md describes the format. Layer 2; any thread.
 """
 
@@ -28,6 +29,7 @@ from _core.bytes.layout import (
     RUN_COMPLETED_SIZE,
     RUN_DUE,
     RUN_ID_SIZE,
+    RUN_ID_VERSION,
     RUN_IDS,
     RUN_MAGIC,
     RUN_ROW_COMPLETED,
@@ -112,9 +114,12 @@ class RunWriter:
     """Writes one run file. After an error call `discard`, which removes the partial file.
 
     Attributes:
+        version: of the format.
         path: of the file.
         rows: number of rows written.
     """
+
+    version = RUN_VERSION
 
     def __init__(
         self,
@@ -129,7 +134,7 @@ class RunWriter:
         """Touch no file yet; `append` creates it. See `RunEntry` for the arguments."""
         self._fs = fs
         self.path = run_directory(paths, kind) / segment_name(number)
-        self._head = HEAD.pack(RUN_MAGIC, RUN_VERSION, kind, number, from_pos, to_pos)
+        self._head = HEAD.pack(RUN_MAGIC, self.version, kind, number, from_pos, to_pos)
         self._file: File | None = None
         self._size = 0
         self._synced = 0
@@ -207,7 +212,12 @@ class RunWriter:
 
 
 class RunReader:
-    """Reads one run file block by block, and checks all that it returns."""
+    """Reads one run file block by block, and checks all that it returns.
+
+    Attributes:
+        path: of the file.
+        kind, version: what the head of the file says.
+    """
 
     def __init__(self, fs: FileSystem, path: Path, entry: RunEntry | None = None) -> None:
         """Open the file.
@@ -221,7 +231,7 @@ class RunReader:
             StorageError: it is missing, or cannot be read.
             CorruptionError: it is not the file that the entry describes.
         """
-        self._path = path
+        self.path = path
         self._file = fs.open(path, writable=False)
         self._expected = entry
         self._size = self._file.size()
@@ -236,7 +246,8 @@ class RunReader:
         magic, version, *fields = HEAD.unpack(head)
         if magic != RUN_MAGIC:
             raise self._error(0, f"the magic of a run, {RUN_MAGIC:#x}", f"{magic:#x}")
-        if version != RUN_VERSION:
+        is_indexed = fields[0] == RUN_IDS and version == RUN_ID_VERSION
+        if version != RUN_VERSION and not is_indexed:
             raise self._error(4, f"version {RUN_VERSION}", version)
         if entry is not None and fields != [
             entry.kind,
@@ -248,12 +259,13 @@ class RunReader:
         if fields[0] not in (RUN_TIMERS, RUN_IDS, RUN_DUE):
             raise self._error(6, "a known kind of run", fields[0])
         self.kind: int = fields[0]
+        self.version: int = version
         self._crc = crc32c(head)
         self._at = HEAD.size
         self._check = RowCheck(self.kind)
 
     def _error(self, offset: int, expected: object, found: object) -> CorruptionError:
-        return CorruptionError(self._path, offset, expected, found)
+        return CorruptionError(self.path, offset, expected, found)
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the rows block by block, each block checked; call it once.

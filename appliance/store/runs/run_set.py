@@ -30,6 +30,7 @@ from appliance.store.paths import DataPaths, parse_segment_name
 from appliance.store.runs.merging import memtable_blocks, merged_blocks, open_reader, open_run
 from appliance.store.runs.run_files import RunEntry, run_directory
 from appliance.store.runs.runs_job import KINDS, LogMode, RunsJob
+from appliance.store.runs.saved_ids import SavedIds
 from appliance.store.runs.timer_memory import MEMORY_BYTES, SavedCounts, TimerMemory
 from appliance.system.files import FileSystem
 from appliance.units import MIB
@@ -137,6 +138,7 @@ class Runs:
     Attributes:
         entries: the runs of the last completed job: by kind, the oldest first.
         timer_memory: decides which timers are in memory.
+        ids: the ids that the runs have.
     """
 
     def __init__(
@@ -147,6 +149,7 @@ class Runs:
         *,
         delta_max_bytes: int = DELTA_MAX_BYTES,
         timer_memory_bytes: int = MEMORY_BYTES,
+        keeps_ids: bool = False,
     ) -> None:
         """Start to collect the changes in `projections`; touch no file.
 
@@ -155,7 +158,9 @@ class Runs:
             paths: their names.
             projections: the timers and ids to save and load.
             delta_max_bytes: unsaved bytes from which `is_due` is true.
-            timer_memory_bytes: memory of timers that are due later than soon.
+            timer_memory_bytes: memory of timers that are due later than soon; half as much is for
+                ids.
+            keeps_ids: all ids are in memory, whatever they take.
         """
         self._fs = fs
         self._paths = paths
@@ -173,6 +178,7 @@ class Runs:
         self._has_log = True
         """The TimerLog of the entries has every timer."""
         self.timer_memory = TimerMemory(fs, paths, projections, self, timer_memory_bytes)
+        self.ids = SavedIds(fs, paths, projections, None if keeps_ids else timer_memory_bytes // 2)
         projections.memtable = self._memtable
 
     @property
@@ -213,8 +219,8 @@ class Runs:
     ) -> Iterator[int]:
         """Check that all that `load` will read is intact; yield the bytes read so far.
 
-        Of a TimerLog that is loaded in pieces, the directories are checked; blocks are checked when
-        they are read. The runs of timers are not needed then.
+        Of a TimerLog that is loaded in pieces, and of ids that stay on the disk, the directories
+        are checked; blocks are checked when they are read. The runs of timers are not needed then.
 
         Args:
             entries: all runs of a state.
@@ -227,6 +233,7 @@ class Runs:
         done = 0
         ends = dict.fromkeys(KINDS, -1)
         loads_later = self.timer_memory.loads_later(entries, counts)
+        leaves_ids = counts is not None and self.ids.readers_of(entries) is not None
         for entry in entries:
             path = entry.path(self._paths)
             if entry.kind not in KINDS:
@@ -236,7 +243,7 @@ class Runs:
                 raise CorruptionError(path, 0, expected, f"{entry.from_pos} to {entry.to_pos}")
             ends[entry.kind] = entry.to_pos
             with closing(open_reader(self._fs, path, entry)) as reader:
-                if loads_later and entry.kind != RUN_IDS:
+                if leaves_ids if entry.kind == RUN_IDS else loads_later:
                     continue
                 for block in reader.blocks():
                     done += len(block)
@@ -274,7 +281,11 @@ class Runs:
             yield from self.timer_memory.begin(entries, counts, now_ms)
         else:
             yield from self._load_kind(entries, RUN_TIMERS)
-        yield from self._load_kind(entries, RUN_IDS)
+        readers = None if counts is None else self.ids.readers_of(entries)
+        if readers is not None:
+            self.ids.restore(readers)
+        else:
+            yield from self._load_kind(entries, RUN_IDS)
         self.entries = tuple(entries)
         self._has_log = has_timer_log
         self._pos = pos
@@ -297,9 +308,10 @@ class Runs:
                 yield loader.timers + loader.ids
 
     def close(self) -> None:
-        """Close the files of a load that has not ended."""
+        """Close the files of a load that has not ended, and the runs of ids."""
         if self.timer_memory.load is not None:
             self.timer_memory.load.close()
+        self.ids.close()
 
     # Timers that are not in memory
 
@@ -360,6 +372,8 @@ class Runs:
             from_pos=self._pos,
             pos=pos,
             forget_pos=projections.ids.forget_pos,
+            opens_ids=self.ids.begin_save(),
+            known_ids=self.ids.readers,
         )
         return self._job
 
@@ -415,6 +429,8 @@ class Runs:
         self.entries = job.entries
         self._has_log = job.has_timer_log
         self._pos = job.pos
+        if job.id_readers is not None:
+            self.ids.end_save(job.id_readers)
 
     def abandon(self, job: RunsJob) -> None:
         """Note that a job has failed: the next one saves its memtables too."""

@@ -10,12 +10,15 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from _core.bytes.layout import RUN_DUE, RUN_IDS, RUN_TIMERS
+from _core.timers.id_filter import IdFilter
 from _core.timers.memtable import TimerMemtable
 from _core.timers.run_merge import RunMerge
 from appliance.errors import CorruptionError, StorageError
 from appliance.store.paths import DataPaths
+from appliance.store.runs.id_run import IdRunReader, IdRunWriter
 from appliance.store.runs.merging import memtable_blocks, merged_blocks, open_run
 from appliance.store.runs.run_files import RunEntry, RunWriter
+from appliance.store.runs.saved_ids import open_id_runs
 from appliance.store.runs.timer_log import TimerLogWriter
 from appliance.system.files import FileSystem
 from appliance.units import MIB
@@ -62,6 +65,9 @@ def first_to_merge(rows: Sequence[int], added: int, live: int) -> int:
     return first
 
 
+_WRITERS: Final = {RUN_DUE: TimerLogWriter, RUN_IDS: IdRunWriter}
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class RunsJob:
     """The job that writes a checkpoint of timers and ids. Made by `Runs.freeze`.
@@ -76,6 +82,9 @@ class RunsJob:
         pos: where they end: the state includes all frames below it and no others.
         forget_pos: log position; ids of timers that frames below it completed are dropped.
         log_mode: what becomes of the TimerLog.
+        opens_ids: open the runs of ids, for look-ups.
+        known_ids: those that are open.
+        id_readers: after `run`: all of them; None if they were not opened.
         has_released: what the memtables had is in files; they are empty, or about to be.
         has_timer_log: after `run`: the entries have a TimerLog with all timers.
         entries: after `run`: all runs that form this state.
@@ -94,6 +103,9 @@ class RunsJob:
     pos: int
     forget_pos: int
     log_mode: LogMode = "merge"
+    opens_ids: bool = False
+    known_ids: tuple[IdRunReader, ...] = ()
+    id_readers: tuple[IdRunReader, ...] | None = None
     has_released: bool = False
     has_timer_log: bool = False
     entries: tuple[RunEntry, ...] = ()
@@ -121,13 +133,32 @@ class RunsJob:
         self.has_released = True  # before: the loop reads them until then
         for memtable in self.memtables:
             memtable.release()
+        if self.opens_ids:
+            self._open_ids([entry for entry in entries if entry.kind == RUN_IDS])
         self.entries = tuple(entries)
+
+    def _open_ids(self, entries: list[RunEntry]) -> None:
+        try:
+            self.id_readers = open_id_runs(self.fs, self.paths, entries, self.known_ids)
+        except (StorageError, CorruptionError) as error:
+            self.damage = (*self.damage, error)
+
+    def _lacks_directories(self, present: list[RunEntry]) -> bool:
+        """Return whether an older latermq wrote some of these runs of ids."""
+        if not self.opens_ids:
+            return False
+        try:
+            return open_id_runs(self.fs, self.paths, present, self.known_ids) is None
+        except (StorageError, CorruptionError):
+            return False  # the merge or the end reports it
 
     def _write_kind(self, kind: int) -> list[RunEntry]:
         present = [entry for entry in self.runs if entry.kind == kind]
         rows = [entry.rows for entry in present]
         added = sum(memtable.row_count(kind) for memtable in self.memtables)
         first = first_to_merge(rows, added, self.live[kind])
+        if kind == RUN_IDS and self._lacks_directories(present):
+            first = 0
         if added == 0 and first == len(present):
             return present
         begun = len(self._writers)
@@ -177,6 +208,9 @@ class RunsJob:
         merged = present[first:]
         from_pos = merged[0].from_pos if merged else self.from_pos
         writer = self._writer(kind, from_pos)
+        if isinstance(writer, IdRunWriter):
+            added = sum(memtable.row_count(kind) for memtable in self.memtables)
+            writer.filter = IdFilter(added + sum(entry.rows for entry in merged))
         for memtable in self.memtables:
             memtable.sort()
         merge = RunMerge(
@@ -198,7 +232,7 @@ class RunsJob:
         return [*present[:first], made]
 
     def _writer(self, kind: int, from_pos: int) -> RunWriter:
-        make = TimerLogWriter if kind == RUN_DUE else RunWriter
+        make = _WRITERS.get(kind, RunWriter)
         number = self.numbers[kind]
         self.numbers[kind] += 1
         writer = make(

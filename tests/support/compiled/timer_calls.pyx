@@ -11,7 +11,8 @@ from _core.bytes.borrowed cimport Borrowed
 from _core.timers.cancelled_timers cimport CancelledTimers
 from _core.timers.due_charges cimport DueCharges
 from _core.timers.due_queue cimport DueQueue
-from _core.timers.id_index cimport PENDING, IdIndex, NamedTimer, NameSlot, siphash
+from _core.bytes.siphash cimport siphash
+from _core.timers.id_index cimport PENDING, IdIndex, NamedTimer, NameSlot
 from _core.timers.memtable cimport TimerMemtable
 from _core.timers.timer_list cimport Timer
 
@@ -227,12 +228,14 @@ def put_id(
 
 def complete_id(
     IdIndex index not None, int32_t topic_id, bytes name not None, *, int64_t position,
-    int32_t record_index, int state, int64_t completed_pos, int64_t offset=-1
+    int32_t record_index, int state, int64_t completed_pos, int64_t offset=-1,
+    int32_t partition=0, int64_t due_ms=0
 ):
     """Record that a timer was cancelled or delivered; return whether the id still names it."""
-    return index.complete(
-        topic_id, name, len(name), position, record_index, state, completed_pos, offset
-    ) == 1
+    cdef NamedTimer done = NamedTimer(
+        position, record_index, partition, due_ms, completed_pos, state, 0, False
+    )
+    return index.complete(topic_id, name, len(name), &done, offset) == 1
 
 
 def forget_ids(IdIndex index not None, int32_t topic_id):

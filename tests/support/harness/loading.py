@@ -5,11 +5,17 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 from unittest import mock
 
+from appliance.store.runs.saved_ids import SavedIds
 from appliance.store.runs.timer_memory import MEMORY_BYTES, TIMER_BYTES, TimerMemory
 
 ROWS: Final = 3
 
 _BEGIN: Final[Any] = TimerMemory.__init__
+_BEGIN_IDS: Final[Any] = SavedIds.__init__
+
+
+def _no_room(ids: SavedIds, *args: Any) -> None:
+    _BEGIN_IDS(ids, *args[:-1], None if args[-1] is None else 0)
 
 
 @contextmanager
@@ -18,7 +24,8 @@ def in_pieces(rows: int = ROWS, *, count_max: int | None = None) -> Iterator[Non
 
     Args:
         rows: timers of a piece.
-        count_max: about how many timers are in memory; None: as many as in a real broker.
+        count_max: about how many timers are in memory, and no ids that are saved; None: as many as
+            in a real broker.
     """
     limit_bytes = MEMORY_BYTES if count_max is None else count_max * TIMER_BYTES
 
@@ -34,5 +41,6 @@ def in_pieces(rows: int = ROWS, *, count_max: int | None = None) -> Iterator[Non
         ):
             stack.enter_context(mock.patch(f"appliance.store.runs.{name}", value))
         if count_max is not None:
+            stack.enter_context(mock.patch.object(SavedIds, "__init__", _no_room))
             stack.enter_context(mock.patch("appliance.store.runs.timer_memory.KEPT_MS", 100))
         yield

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from _core.bytes.layout import COMPLETION_DUE_FINAL, COMPLETION_FINAL
 from _core.queue.partition import Topic
+from _core.state.id_rows import named_timer
 from _core.state.projections import Projections
 from _core.state.scan import LogScan
 from appliance.store.state import control_frames as control
@@ -288,8 +289,9 @@ def state_of(projections: Projections) -> dict[str, object]:
         for partition in topic.partitions
     }
     ids = {}
-    for topic_id in projections.topics_by_id:
+    for topic_id, topic in projections.topics_by_id.items():
         for user_id in IDS:
+            named_timer(projections, topic, user_id)  # reads a run if it must
             known = calls.find_id(projections.ids, topic_id, user_id)
             if known is not None:
                 ids[topic_id, user_id] = (*known[:2], places[known[2]], *known[3:])

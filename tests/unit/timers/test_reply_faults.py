@@ -147,9 +147,9 @@ def test_an_id_that_an_older_version_carried_has_no_offset() -> None:
     older = b"".join(
         rows[at : at + 49] + bytes(RUN_ID_SIZE - 49) for at in range(0, len(rows), RUN_ID_SIZE)
     )
-    RunLoader(projections).load_ids(older)
+    RunLoader(projections).carry_ids(older)
     assert ask(harness, b"a") == {"outcome": "too-late", "topic": "t"}
-    RunLoader(projections).load_ids(rows)
+    RunLoader(projections).carry_ids(rows)
     assert ask(harness, b"b") == too_late(0, 1)
 
 

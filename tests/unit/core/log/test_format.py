@@ -12,7 +12,7 @@ from _core.log.frames import check, read_header
 from appliance.store import checkpoint
 from appliance.store.keys import key_runs
 from appliance.store.paths import segment_name
-from appliance.store.runs import run_files, timer_log
+from appliance.store.runs import id_run, run_files, timer_log
 from appliance.store.state import control_frames as control
 from appliance.store.state import group_deltas as deltas
 from appliance.store.state import group_frames as group
@@ -70,8 +70,10 @@ PAYLOAD_STRUCTS: dict[str, struct.Struct] = {
     "state run": run_files.ENTRY,
     "run": run_files.HEAD,
     "run block": run_files.BLOCK_HEAD,
-    "block place": timer_log.PLACE,
-    "TimerLog end": timer_log.END,
+    "block place": timer_log.DIRECTORY.place,
+    "TimerLog end": timer_log.DIRECTORY.end,
+    "id block place": id_run.DIRECTORY.place,
+    "ids end": id_run.DIRECTORY.end,
     "pending timers": snapshot.PENDING,
     "due minutes page": struct.Struct(">qI"),
     "due minutes slot": struct.Struct(">BI"),

@@ -1,0 +1,281 @@
+"""Ids that are in the runs alone: what they name is what a full replay knows."""
+
+import random
+
+import pytest
+
+from _core.bytes.layout import RUN_ID_SIZE, RUN_IDS
+from _core.state.id_rows import named_timer
+from _core.timers.id_filter import IdFilter
+from _core.timers.id_search import blocks_with, find_row
+from appliance.errors import CorruptionError
+from appliance.store.paths import segment_name
+from appliance.store.runs.id_run import KEY_SIZE, IdRunReader, IdRunWriter
+from appliance.store.runs.run_files import ID_ROW, RunEntry, RunWriter
+from appliance.store.runs.saved_ids import IdLookup
+from tests.support.harness.saved_history import PATHS, Play, checkpoint, new_disk
+from tests.support.oracles.timer_history import IDS
+
+
+def saved(seed: int = 2, frames: int = 300) -> Play:
+    """A history of which a checkpoint in the middle left all ids to the runs."""
+    play = Play(seed, frames=frames, keeps_ids=False)
+    play.go_to(play.ends[len(play.ends) * 3 // 4])
+    play.checkpoint()
+    assert not play.projections.ids.is_whole
+    return play
+
+
+def uncertain(play: Play) -> list[tuple[int, bytes, bytes]]:
+    """Topics and ids that a run must be read for, and their keys."""
+    ids = play.projections.ids
+    found = [
+        (topic_id, user_id, ids.uncertain(topic_id, user_id))
+        for topic_id in play.projections.topics_by_id
+        for user_id in IDS
+    ]
+    return [(topic_id, user_id, key) for topic_id, user_id, key in found if key is not None]
+
+
+def look_up(play: Play) -> IdLookup:
+    lookup = play.runs.ids.look_up([key for _, _, key in uncertain(play)])
+    lookup.run()
+    return lookup
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_ids_name_is_what_a_full_replay_knows(seed: int) -> None:
+    """Through several lives, each of which begins with few ids in memory."""
+    play = Play(seed, keeps_ids=False)
+    left = 0
+    lives = sorted(play.rng.sample(play.ends[5:-5], 8))
+    for pos, following in zip(lives, [*lives[1:], play.ends[-1]], strict=True):
+        play.go_to(pos)
+        counts = play.checkpoint()
+        if play.rng.random() < 0.5:
+            play.restart(play.runs.entries, pos, counts)
+        left += not play.projections.ids.is_whole
+        for end in [each for each in play.ends if pos < each <= following]:
+            if play.rng.random() < 0.1:
+                play.checkpoint()
+            play.go_to(end)
+    assert left
+    expected = play.expected_state()
+    assert expected["ids"]
+    assert play.state() == expected
+
+
+def test_a_look_up_makes_all_that_it_was_asked_for_certain() -> None:
+    play = saved()
+    asked = uncertain(play)
+    assert len(asked) > 5
+    before = play.projections.ids.count
+    lookup = look_up(play)
+    assert {key for key, row in lookup.found if row}
+    play.runs.ids.take(lookup)
+    assert uncertain(play) == []
+    play.runs.ids.take(lookup)  # again: nothing changes
+    assert play.projections.ids.count <= before + len(asked)
+    assert play.state() == play.expected_state()
+
+
+def test_what_changes_while_a_run_is_read_stays() -> None:
+    play = saved()
+    lookup = look_up(play)
+    play.go_to(play.ends[-1])
+    play.runs.ids.take(lookup)
+    assert play.state() == play.expected_state()
+
+
+def test_what_was_read_before_the_end_of_a_checkpoint_is_not_taken() -> None:
+    play = saved()
+    lookup = look_up(play)
+    play.go_to(play.ends[-1])
+    play.checkpoint()
+    left = uncertain(play)
+    play.runs.ids.take(lookup)
+    assert uncertain(play) == left
+    assert play.state() == play.expected_state()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_checkpoint_saves_is_in_memory_until_it_ends(*, fails: bool) -> None:
+    play = saved()
+    play.go_to(play.ends[-40])
+    job = play.runs.freeze(play.pos)
+    certain = len(IDS) * len(play.projections.topics_by_id) - len(uncertain(play))
+    play.go_to(play.ends[-20])
+    job.run()
+    assert certain > 0
+    if fails:
+        play.runs.abandon(job)
+        assert play.state() == play.expected_state()
+        return
+    play.runs.end(job)
+    play.go_to(play.ends[-1])
+    play.checkpoint()
+    assert play.state() == play.expected_state()
+
+
+def test_nothing_is_dropped_while_somebody_compares_rows_with_the_index() -> None:
+    play = saved()
+    ids = play.projections.ids
+    rows_now = play.runs.ids_now()
+    assert rows_now is not None
+    ids.hold(True)
+    play.go_to(play.ends[play.ends.index(play.pos) + 12])
+    play.checkpoint()
+    play.checkpoint()
+    old_rows = b"".join(rows_now.blocks())
+    newer = play.runs.ids_now()
+    assert newer is not None
+    now = {row[:4]: row for row in ID_ROW.iter_unpack(b"".join(newer.blocks()))}
+    current = list(ID_ROW.iter_unpack(ids.current_rows(old_rows)))
+    assert current
+    assert all(now[row[:4]][5] == row[5] for row in current)
+    generation = ids.generation
+    ids.hold(False)
+    play.checkpoint()
+    assert ids.generation == generation + 1
+    assert play.state() == play.expected_state()
+
+
+def test_a_replay_that_needs_many_ids_loads_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("appliance.store.runs.saved_ids.RECALLS_MAX", 3)
+    play = Play(2, keeps_ids=False)
+    play.go_to(play.ends[150])
+    counts = play.checkpoint()
+    play.restart(play.runs.entries, play.pos, counts)
+    assert not play.projections.ids.is_whole
+    play.go_to(play.ends[-1])
+    assert play.projections.ids.is_whole
+    assert play.state() == play.expected_state()
+
+
+def test_a_broker_that_serves_does_not_load_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("appliance.store.runs.saved_ids.RECALLS_MAX", 3)
+    play = saved()
+    play.runs.ids.end_replay()
+    play.go_to(play.ends[-1])
+    for topic in play.projections.topics_by_id.values():
+        for user_id in IDS:
+            named_timer(play.projections, topic, user_id)
+    assert not play.projections.ids.is_whole
+
+
+def test_runs_of_an_older_version_are_loaded_and_written_anew() -> None:
+    play = Play(4)
+    play.go_to(play.ends[200])
+    counts = play.checkpoint()
+    entries = [as_older(play, each) if each.kind == RUN_IDS else each for each in play.runs.entries]
+    play._keeps_ids = False
+    play.restart(entries, play.pos, counts)
+    assert play.projections.ids.is_whole
+    play.go_to(play.ends[-1])
+    play.checkpoint()
+    assert not play.projections.ids.is_whole
+    assert play.state() == play.expected_state()
+
+
+def as_older(play: Play, entry: RunEntry) -> RunEntry:
+    """Write a run of ids in place of another, without a directory."""
+    with_directory = IdRunReader(play.disk, entry.path(PATHS), entry)
+    blocks = list(with_directory.blocks())
+    writer = RunWriter(
+        play.disk,
+        PATHS,
+        kind=RUN_IDS,
+        number=entry.number + 100,
+        from_pos=entry.from_pos,
+        to_pos=entry.to_pos,
+    )
+    for block in blocks:
+        writer.append(block, len(block) // RUN_ID_SIZE)
+    made = writer.finish()
+    assert made is not None
+    return made
+
+
+def test_a_damaged_block_ends_the_broker_and_its_run_is_set_aside() -> None:
+    play = saved()
+    entry = next(each for each in play.runs.entries if each.kind == RUN_IDS)
+    path = entry.path(PATHS)
+    play.disk.open(path).pwritev([b"\xff" * 40], 60)
+    lookup = look_up(play)
+    assert lookup.error is not None
+    with pytest.raises(CorruptionError) as caught:
+        play.runs.ids.take(lookup)
+    assert caught.value.path == path
+    assert not play.disk.exists(path)
+    assert play.disk.exists(path.with_suffix(".damaged"))
+
+
+# Filters and searches
+
+
+def rows_of(hashes: list[tuple[int, int]]) -> list[bytes]:
+    return [
+        ID_ROW.pack(high, low, 1, 8, 0, 0, 0, 0, 1)[:RUN_ID_SIZE].ljust(RUN_ID_SIZE, b"\0")
+        for high, low in sorted(hashes)
+    ]
+
+
+def random_hashes(rng: random.Random, count: int) -> list[tuple[int, int]]:
+    return [(rng.getrandbits(64), rng.getrandbits(32)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 32, 33, 5_000])
+def test_a_filter_knows_all_ids_of_its_run_and_few_others(count: int) -> None:
+    rng = random.Random(count)
+    rows = rows_of(random_hashes(rng, count))
+    made = IdFilter(count)
+    assert made.add_rows(b"".join(rows)) == 0
+    read = IdFilter.decode(made.encode())
+    assert read.size == made.size == -(-count // 32) * 64
+    assert all(read.may_have(row[:KEY_SIZE]) for row in rows)
+    others = [row[:KEY_SIZE] for row in rows_of(random_hashes(rng, 20_000))]
+    assert sum(map(read.may_have, others)) < 20_000 // 150
+    assert not any(map(IdFilter(count).may_have, others))
+
+
+def test_an_id_is_found_whatever_other_hashes_begin_like_its_own() -> None:
+    """Also if rows with the same first word fill more than one block."""
+    rng = random.Random(5)
+    hashes = random_hashes(rng, 1_500)
+    middle = sorted(hashes)[700][0]
+    hashes += [(middle, low) for low in rng.sample(range(1 << 32), 1_000)]
+    rows = rows_of(hashes)
+    disk = new_disk()
+    writer = IdRunWriter(disk, PATHS, kind=RUN_IDS, number=7, from_pos=0, to_pos=9)
+    writer.filter = IdFilter(len(rows))
+    writer.append(b"".join(rows), len(rows))
+    entry = writer.finish()
+    assert entry is not None
+    assert entry.path(PATHS).name == segment_name(7)
+    reader = IdRunReader(disk, entry.path(PATHS), entry)
+    assert (reader.rows, reader.completed) == (len(rows), 0)
+    assert b"".join(reader.blocks()) == b"".join(rows)
+    assert reader.place_count == 8
+    for row in rows:
+        assert reader.find(row[:KEY_SIZE]) == row
+    for row in rows_of(random_hashes(rng, 3_000)):
+        assert reader.find(row[:KEY_SIZE]) == b""
+
+
+def test_searches_end_at_the_ends() -> None:
+    rows = rows_of([(5, 1), (5, 3), (9, 0)])
+    block = b"".join(rows)
+    for row in rows:
+        assert find_row(block, row[:KEY_SIZE]) == row
+    for high, low in ((0, 0), (5, 2), (10, 0)):
+        (row,) = rows_of([(high, low)])
+        assert find_row(block, row[:KEY_SIZE]) == b""
+        assert blocks_with(b"", row[:KEY_SIZE]) == (0, 0)
+
+
+def test_small_stores_keep_all_ids_in_memory() -> None:
+    play = Play(6)
+    play.go_to(play.ends[-1])
+    checkpoint(play.runs, play.pos)
+    assert play.projections.ids.is_whole
+    assert play.runs.ids.readers == ()
