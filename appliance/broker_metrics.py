@@ -62,6 +62,7 @@ def gauges(
         unreadable_timers=deliver.unreadable_count,
         held_timers=due.held_count,
         unloaded_timers=store.timer_memory.left,
+        id_bytes=projections.ids.memory_bytes,
         cache_bytes=memory.size,
         locked_bytes=memory.locked_size,
         log_wrote_pos=pointers.wrote,
@@ -140,6 +141,7 @@ def collect(
     metrics.timers_delivered = state.timers_delivered
     metrics.timers_cancelled = state.timers_cancelled
     metrics.timers_replaced = state.timers_replaced
+    metrics.id_reads = store.runs.ids.read_count
     metrics.delivered_frames = deliver.frames
     metrics.moved_occurrences = deliver.moved_count
     metrics.delivery_lateness_seconds.counts = deliver.lateness

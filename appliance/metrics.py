@@ -92,6 +92,7 @@ class Metrics:
     timers_delivered: int = 0
     timers_cancelled: int = 0
     timers_replaced: int = 0
+    id_reads: int = 0
     expired_records: int = 0
     early_expired_records: int = 0
     freed_bytes: int = 0
@@ -128,6 +129,7 @@ class Gauges:
     unreadable_timers: int = 0
     held_timers: int = 0
     unloaded_timers: int = 0
+    id_bytes: int = 0
     enqueue_backlog: int = 0
     enqueue_backlog_seconds: float = 0.0
     dequeue_backlog: int = 0
@@ -294,6 +296,7 @@ METRICS: Final = (
     MetricInfo("timers_delivered", "counter", "Held records delivered."),
     MetricInfo("timers_cancelled", "counter", "Held records cancelled, excluding replaced ones."),
     MetricInfo("timers_replaced", "counter", "Held records replaced by one with the same id."),
+    MetricInfo("id_reads", "counter", "Ids of held records that were looked up on the disk."),
     MetricInfo(
         "expired_records", "counter", "Offsets that age or size limits of their topics removed."
     ),
@@ -336,6 +339,7 @@ METRICS: Final = (
     MetricInfo(
         "unloaded_timers", "gauge", "Pending timers that are on the disk and not in memory, about."
     ),
+    MetricInfo("id_bytes", "gauge", "Memory of ids and of the filters for ids on the disk, bytes."),
     MetricInfo(
         "enqueue_backlog", "gauge", "Held records that were accepted and are not synced yet."
     ),

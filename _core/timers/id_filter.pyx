@@ -1,4 +1,4 @@
-"""A filter for the ids of one run: whether the run may have an id, without reading it.
+"""Finds an id in a run of ids: a filter says whether it may be there, the directory in which block.
 
 It is a blocked Bloom filter: an id sets seven bits of one block of 512, so that a look-up costs one
 cache miss. With 16 bits for each id, about one in 700 unknown ids seems to be there. F. Putze, P.
@@ -11,10 +11,11 @@ Layer 0: no I/O.
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 from _core.bytes.layout cimport (
-    RUN_ID_AT_COMPLETED_POS, RUN_ID_AT_HASH_HIGH, RUN_ID_AT_HASH_LOW, RUN_ID_SIZE,
+    RUN_ID_AT_COMPLETED_POS, RUN_ID_AT_HASH_HIGH, RUN_ID_AT_HASH_LOW, RUN_ID_AT_TOPIC_ID,
+    RUN_ID_SIZE,
 )
 from _core.bytes.octets cimport load_i64, load_u32, load_u64
 
@@ -22,6 +23,8 @@ cdef enum:
     BITS_PER_ID = 16
     BLOCK_BITS = BLOCK_WORDS * 64
     BLOCK_BYTES = BLOCK_WORDS * 8
+    KEY_SIZE = RUN_ID_AT_TOPIC_ID + 4    # what a row begins with; bytes are in the order of ids
+    PLACE_SIZE = 28
 
 
 @cython.final
@@ -99,3 +102,57 @@ cdef class IdFilter:
         return has_key(
             &self.view, load_u64(p + RUN_ID_AT_HASH_HIGH), load_u32(p + RUN_ID_AT_HASH_LOW)
         )
+
+
+cdef Py_ssize_t first_place(const uint8_t* places, Py_ssize_t count, uint64_t high, bint after) \
+        noexcept nogil:
+    """The number of the first place whose key is not below `high`, or `after` it."""
+    cdef Py_ssize_t low = 0, end = count, middle
+    cdef uint64_t key
+    while low < end:
+        middle = (low + end) // 2
+        key = load_u64(places + middle * PLACE_SIZE)
+        if key < high or (after and key == high):
+            low = middle + 1
+        else:
+            end = middle
+    return low
+
+
+def blocks_with(bytes places not None, bytes key not None):
+    """Return the blocks that may have an id, as the number of the first and that after the last.
+
+    Args:
+        places: those of the directory, each of which begins with the first word of the hash of the
+            first row.
+        key: what the row begins with, 16 bytes.
+    """
+    cdef const uint8_t* p = <const uint8_t*><const char*>places
+    cdef Py_ssize_t count = len(places) // PLACE_SIZE
+    cdef uint64_t high
+    assert len(key) == KEY_SIZE
+    high = load_u64(<const uint8_t*><const char*>key + RUN_ID_AT_HASH_HIGH)
+    return max(first_place(p, count, high, False) - 1, 0), first_place(p, count, high, True)
+
+
+def find_row(bytes block not None, bytes key not None):
+    """Return the row of an id in a block, b"" if it has none.
+
+    Args:
+        block: whole rows in order.
+        key: what the row begins with, 16 bytes.
+    """
+    cdef const uint8_t* rows = <const uint8_t*><const char*>block
+    cdef const uint8_t* wanted = <const uint8_t*><const char*>key
+    cdef Py_ssize_t low = 0, end = len(block) // RUN_ID_SIZE, middle
+    cdef Py_ssize_t count = end
+    assert len(key) == KEY_SIZE
+    while low < end:
+        middle = (low + end) // 2
+        if memcmp(rows + middle * RUN_ID_SIZE, wanted, KEY_SIZE) < 0:
+            low = middle + 1
+        else:
+            end = middle
+    if low == count or memcmp(rows + low * RUN_ID_SIZE, wanted, KEY_SIZE) != 0:
+        return b""
+    return block[low * RUN_ID_SIZE:(low + 1) * RUN_ID_SIZE]

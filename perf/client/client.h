@@ -38,6 +38,9 @@ struct options {
         long broker_pid;
         long per_sync_count;
         long key_count;
+        long named_every;
+        long cancel_every;
+        long first;
         bool is_recycled;
 };
 
@@ -65,8 +68,8 @@ rd_kafka_t *new_producer(const struct options *options);
 rd_kafka_t *new_consumer(const struct options *options);
 void await_metadata(rd_kafka_t *handle, const char *topic_name, long partition_count);
 void produce_one(rd_kafka_t *producer, rd_kafka_topic_t *topic, int32_t partition,
-                 const char *key, const char *header, const char *value, char *payload,
-                 long size_bytes, int flags);
+                 const char *key, const char *header, const char *value, const char *id,
+                 char *payload, long size_bytes, int flags);
 void await_acknowledged(rd_kafka_t *producer);
 void assign_from_beginning(rd_kafka_t *consumer, const struct options *options);
 double take(rd_kafka_message_t *message, int64_t *next_offsets);

@@ -70,12 +70,19 @@ void await_metadata(rd_kafka_t *handle, const char *topic_name, long partition_c
 /* Queues one record, with a key and a header unless they are NULL; waits while the queue is full.
  * The payload is copied only if `flags` says so. */
 void produce_one(rd_kafka_t *producer, rd_kafka_topic_t *topic, int32_t partition,
-                 const char *key, const char *header, const char *value, char *payload,
-                 long size_bytes, int flags) {
+                 const char *key, const char *header, const char *value, const char *id,
+                 char *payload, long size_bytes, int flags) {
         size_t key_size = key ? strlen(key) : 0;
         for (;;) {
                 rd_kafka_resp_err_t code = 0;
-                if (header)
+                if (id)
+                        code = rd_kafka_producev(
+                            producer, RD_KAFKA_V_RKT(topic), RD_KAFKA_V_PARTITION(partition),
+                            RD_KAFKA_V_KEY(key, key_size),
+                            RD_KAFKA_V_VALUE(payload, (size_t)size_bytes),
+                            RD_KAFKA_V_MSGFLAGS(flags), RD_KAFKA_V_HEADER(header, value, -1),
+                            RD_KAFKA_V_HEADER("x-deliver-id", id, -1), RD_KAFKA_V_END);
+                else if (header)
                         code = rd_kafka_producev(
                             producer, RD_KAFKA_V_RKT(topic), RD_KAFKA_V_PARTITION(partition),
                             RD_KAFKA_V_KEY(key, key_size),

@@ -8,6 +8,8 @@
  *           each record carries the header x-delay, from that to --delay-spread-ms more. One more
  *           record, without header, goes to partition 0 before the clock starts: it makes
  *           librdkafka connect to the leader. With --keys K the others have keys, key-0 to key-K-1.
+ *           With --named-every K each K-th delayed record I has the id id-F+I, F is --first. With
+ *           --cancel-every K record I cancels the id id-F+K*I instead.
  * consume   assigns all partitions from the beginning, without a group, and reads N records; their
  *           offsets must be dense.
  * burst     sends N records that are due at one millisecond, --lead-ms from the start; then a
@@ -71,6 +73,9 @@ static const struct number_option numbers[] = {
     {"broker-pid", AT(broker_pid), 1, 1 << 30},
     {"per-sync", AT(per_sync_count), 1, 1000000},
     {"keys", AT(key_count), 1, 1000000000},
+    {"named-every", AT(named_every), 1, 1000000000},
+    {"cancel-every", AT(cancel_every), 1, 1000000000},
+    {"first", AT(first), 0, 1000000000},
 };
 
 static const struct mode {

@@ -18,23 +18,32 @@ void produce(const struct options *options) {
         rd_kafka_topic_t *topic = rd_kafka_topic_new(producer, options->topic, NULL);
         char *payload = new_payload(options->size_bytes);
         const char *header = options->delay_ms ? "x-delay" : NULL;
+        if (options->cancel_every)
+                header = "x-deliver-cancel";
+        char id[32];
         char value[32];
         char key[32];
-        produce_one(producer, topic, 0, NULL, NULL, NULL, payload, options->size_bytes, 0);
+        produce_one(producer, topic, 0, NULL, NULL, NULL, NULL, payload, options->size_bytes, 0);
         await_acknowledged(producer);
 
         struct usage begin = usage_now();
         for (long i = 0; i < options->count; i++) {
                 int32_t partition = (int32_t)(i / BLOCK_COUNT % options->partition_count);
-                if (header) {
+                bool is_named = options->named_every && i % options->named_every == 0;
+                if (options->cancel_every) {
+                        snprintf(value, sizeof value, "id-%ld",
+                                 options->first + i * options->cancel_every);
+                } else if (header) {
                         /* A prime as step: neighbours are due far from each other. */
                         long later_ms = i * 7919 % (options->delay_spread_ms + 1);
                         snprintf(value, sizeof value, "%ld", options->delay_ms + later_ms);
                 }
                 if (options->key_count)
                         snprintf(key, sizeof key, "key-%ld", i * 7919 % options->key_count);
+                if (is_named)
+                        snprintf(id, sizeof id, "id-%ld", options->first + i);
                 produce_one(producer, topic, partition, options->key_count ? key : NULL, header,
-                            value, payload, options->size_bytes, 0);
+                            value, is_named ? id : NULL, payload, options->size_bytes, 0);
                 if (i % BLOCK_COUNT == 0)
                         rd_kafka_poll(producer, 0);
         }

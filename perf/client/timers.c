@@ -66,7 +66,7 @@ void burst(const struct options *options) {
         snprintf(value, sizeof value, "%" PRId64, due_ms);
         for (long i = 0; i < options->count; i++)
                 produce_one(producer, topic, (int32_t)(i / BLOCK_COUNT % options->partition_count),
-                            NULL, "x-deliver-at", value, payload, options->size_bytes, 0);
+                            NULL, "x-deliver-at", value, NULL, payload, options->size_bytes, 0);
         await_acknowledged(producer);
         check_in_time(due_ms * 1000, options);
         int64_t rest_us = due_ms * 1000 - wall_us() - MARGIN_US / 2;
@@ -115,7 +115,7 @@ static void *run_load(void *argument) {
                 for (int i = 0; i < BLOCK_COUNT / 10; i++, count++)
                         produce_one(producer, topic,
                                     (int32_t)(count / BLOCK_COUNT % options->partition_count), NULL,
-                                    NULL, NULL, payload, options->load_size_bytes, 0);
+                                    NULL, NULL, NULL, payload, options->load_size_bytes, 0);
                 rd_kafka_poll(producer, 0);
         }
         long acknowledged_count = count - rd_kafka_outq_len(producer);
@@ -142,7 +142,7 @@ static void send_spread(rd_kafka_t *producer, const struct options *options, int
                 memcpy(payload, &due_ms, sizeof due_ms);
                 snprintf(value, sizeof value, "%" PRId64, due_ms);
                 produce_one(producer, topic, (int32_t)(i % options->partition_count),
-                            NULL, "x-deliver-at", value, payload, options->size_bytes,
+                            NULL, "x-deliver-at", value, NULL, payload, options->size_bytes,
                             RD_KAFKA_MSG_F_COPY);
         }
         await_acknowledged(producer);

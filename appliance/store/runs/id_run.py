@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from _core.bytes.crc32c import crc32c
 from _core.bytes.layout import RUN_ID_BLOCK_SIZE, RUN_ID_SIZE, RUN_ID_VERSION
-from _core.timers.id_filter import IdFilter
-from _core.timers.id_search import blocks_with, find_row
+from _core.timers.id_filter import IdFilter, blocks_with, find_row
 from appliance.store.runs.indexed_run import Directory, IndexedReader, IndexedWriter
 
 KEY_SIZE: Final = 16

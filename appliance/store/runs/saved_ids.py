@@ -77,6 +77,10 @@ class SavedIds:
         fs, paths: where the runs are.
         projections: have the index.
         limit_bytes: memory of ids; None: all of them are in memory.
+
+    Attributes:
+        readers: the runs, the oldest first; none while all ids are in memory.
+        read_count: ids that were read since the start.
     """
 
     def __init__(
@@ -87,6 +91,7 @@ class SavedIds:
         self._limit_bytes = limit_bytes
         self._recalls_left = RECALLS_MAX
         self.readers: tuple[IdRunReader, ...] = ()
+        self.read_count = 0
         projections.id_source = self
 
     # Start
@@ -178,6 +183,7 @@ class SavedIds:
         """
         if lookup.error is not None:
             raise lookup.error
+        self.read_count += len(lookup.found)
         if lookup.generation == self._projections.ids.generation:
             recall_ids(self._projections, lookup.found)
 

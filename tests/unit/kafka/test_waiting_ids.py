@@ -160,6 +160,7 @@ def test_an_id_that_only_a_filter_knows_is_unknown(harness: BrokerHarness) -> No
     assert client.session.work is not None
     assert finish(client) == [[(0, -1)]]
     assert ids.uncertain(topic_id, name) is None
+    assert harness.broker.collect_metrics().id_reads == 1
     assert harness.timer_state("t", name)[0] == "unknown"
     assert harness.broker.pending_timers == 20
 

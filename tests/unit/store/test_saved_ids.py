@@ -6,8 +6,7 @@ import pytest
 
 from _core.bytes.layout import RUN_ID_SIZE, RUN_IDS
 from _core.state.id_rows import named_timer
-from _core.timers.id_filter import IdFilter
-from _core.timers.id_search import blocks_with, find_row
+from _core.timers.id_filter import IdFilter, blocks_with, find_row
 from appliance.errors import CorruptionError
 from appliance.store.paths import segment_name
 from appliance.store.runs.id_run import KEY_SIZE, IdRunReader, IdRunWriter
