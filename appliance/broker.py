@@ -61,6 +61,7 @@ from appliance.store.state.flushed_mark import FlushedMark
 from appliance.system.clock import Clock
 from appliance.system.files import FileSystem
 from appliance.timer_moves import TimerMoves
+from appliance.timer_stages import TimerStages
 from appliance.topics import Topics
 from appliance.units import NS_PER_MS
 
@@ -87,6 +88,7 @@ class Broker:
         config, clock, log: as passed to the constructor, and the CommitLog.
         topics, groups, search: the parts that handlers of the control plane use; set by `recover`.
         producers: admits idempotent producers, and lets them expire; set by `recover`.
+        stages: accept and deliver timers, unless they are stopped; set by `recover`.
         timer_quota: bounds the pending timers of all and of each address; set by `recover`.
         retention: what expires records; set by `recover`.
         early_expiry: what does so because the disk fills up; set by `recover`.
@@ -205,6 +207,7 @@ class Broker:
         self._scheduler = Scheduler(
             store.state.projections.due, self._deliver, chunk_records=config.delivery_chunk_records
         )
+        self.stages = TimerStages(self.timer_quota, self._scheduler)
 
     def _make_timer_quota(self) -> TimerQuota:
         projections = self._store.state.projections

@@ -72,6 +72,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.early_expiry": 3,
     "appliance.offset_search": 3,
     "appliance.pending_timers": 4,
+    "appliance.timer_stages": 4,
     "appliance.topic_metrics": 4,
     "appliance.producers": 3,
     "appliance.replication": 3,

@@ -11,6 +11,7 @@ cdef enum QuotaReason:
     QUOTA_ADDRESS             # of one address
     QUOTA_TOPIC               # of one topic
     QUOTA_SECOND              # due in one second
+    QUOTA_STOPPED             # all are refused
     QUOTA_COUNT
 
 cdef class DelayNotice:

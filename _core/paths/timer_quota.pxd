@@ -11,6 +11,7 @@ cdef class TimerQuota:
     cdef Projections projections
     cdef readonly int64_t count_max
     cdef readonly int64_t second_max
+    cdef public str refusal
     cdef public str address          # of the client whose requests are handled
     cdef public object await_again
     cdef uint64_t lots

@@ -8,6 +8,7 @@ ACCOUNTS_MAX: int
 class TimerQuota:
     count_max: int
     second_max: int
+    refusal: str | None
     address: str
     await_again: Callable[[int, int, int], None] | None
     def __new__(cls, projections: Projections, *, count_max: int, second_max: int) -> Self: ...

@@ -34,7 +34,7 @@ from _core.bytes.layout cimport (
 )
 from _core.bytes.octets cimport load_i64, load_u32
 from _core.paths.delay_notices cimport (
-    QUOTA_ADDRESS, QUOTA_FULL, QUOTA_SECOND, QUOTA_TOPIC, DelayNotices,
+    QUOTA_ADDRESS, QUOTA_FULL, QUOTA_SECOND, QUOTA_STOPPED, QUOTA_TOPIC, DelayNotices,
 )
 from _core.paths.delay_split cimport BatchSplitter
 from _core.queue.partition cimport Partition, Topic
@@ -59,6 +59,7 @@ cdef class TimerQuota:
     Attributes:
         count_max: maximum number of pending timers.
         second_max: maximum number of those that are due in one second.
+        refusal: why all timers are refused; None if they are not.
         address: IP address of the client whose requests are handled.
         await_again: called with partition handle, producer id and sequence of a batch of an
             idempotent producer that was refused, and is expected again; or None.
@@ -92,6 +93,8 @@ cdef class TimerQuota:
         cdef int64_t pending = self.projections.due.pending
         cdef int64_t added, own
         cdef int reason
+        if self.refusal is not None:
+            return self._refuse(partition, b, QUOTA_STOPPED, self.refusal, delays)
         message = self._check_topics(partition, s)
         if message is not None:
             return self._refuse(partition, b, QUOTA_TOPIC, message, delays)
@@ -129,6 +132,8 @@ cdef class TimerQuota:
     ):
         cdef int64_t pending = self.projections.due.pending
         cdef Topic topic
+        if self.refusal is not None:
+            return self._refuse(partition, b, QUOTA_STOPPED, self.refusal, delays)
         # Replies are due when they are written, so none of them waits if nothing is due.
         if not self.projections.due.may_have_due(now_ms):
             self.replies_waiting = 0

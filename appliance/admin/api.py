@@ -37,6 +37,7 @@ from appliance.errors import ClockError, FindError, RequestError, RoleError, Sna
 from appliance.metrics import CONTENT_TYPE as METRICS_CONTENT_TYPE
 from appliance.model import GroupStatus, MemberStatus, TimerState, TopicStatus, TopicSummary
 from appliance.pending_timers import TimerPlace, TimerSelection
+from appliance.timer_stages import STAGES, Stage
 from appliance.units import MS_PER_DAY
 
 USER_ID_SIZE_MAX_BYTES: Final = 255
@@ -115,6 +116,11 @@ class Api:
                 self._when_ready(with_body(_move_wanted, self._move_placed)),
             ),
             web.get("/api/v1/timers/levels", self._when_ready(self._get_levels)),
+            web.get("/api/v1/timers/stages", self._when_ready(self._get_stages)),
+            web.post(
+                "/api/v1/timers/stages",
+                self._when_ready(with_body(_stage_wanted, self._change_stage)),
+            ),
             web.post(
                 "/api/v1/timers/purge",
                 self._when_ready(with_body(_purge_wanted, self._purge_timers)),
@@ -288,6 +294,13 @@ class Api:
     async def _get_levels(self, _request: web.Request) -> web.Response:
         return answer_with({"levels": self._status.levels()})
 
+    async def _get_stages(self, _request: web.Request) -> web.Response:
+        return answer_with({"stages": self._status.stages()})
+
+    async def _change_stage(self, wanted: tuple[Stage, bool]) -> web.Response:
+        stage, is_stopped = wanted
+        return answer_with({"stages": self._status.change_stage(stage, is_stopped=is_stopped)})
+
     # Records
 
     async def _find(self, request: web.Request) -> web.Response:
@@ -420,6 +433,21 @@ def _move_wanted(body: bytes) -> tuple[TimerPlace, int | None]:
         return parse_place(place), _due_of(fields)
     except FindError as error:
         raise ValueError(error.message) from None
+
+
+def _stage_wanted(body: bytes) -> tuple[Stage, bool]:
+    """Return a stage, and whether a body wants it stopped.
+
+    Raises:
+        ValueError: the body says something else.
+    """
+    fields = json_fields(body, ("stage", "stopped"))
+    stage, is_stopped = fields.get("stage"), fields.get("stopped")
+    if stage not in STAGES:
+        raise ValueError(f"stage is none of: {', '.join(STAGES)}")
+    if not isinstance(is_stopped, bool):
+        raise ValueError("stopped is neither true nor false")
+    return stage, is_stopped
 
 
 def _due_of(fields: dict[str, Any]) -> int | None:

@@ -50,6 +50,7 @@ from appliance.model import (
     TopicSummary,
 )
 from appliance.pending_timers import (
+    Backlog,
     LevelQueue,
     MovedTimer,
     PurgedTimers,
@@ -64,6 +65,7 @@ from appliance.retention import Cleanup
 from appliance.store.log_snapshots import check_name
 from appliance.store.recovery.report import Progress
 from appliance.system.clock import MovableClock
+from appliance.timer_stages import STAGES, Stage, StageStatus
 from appliance.units import MS_PER_SECOND, NS_PER_MS
 
 DAMAGE_SHOWN_MAX: Final = 100
@@ -214,6 +216,8 @@ class LiveStatus:
         gauges = replace(
             broker.gauges(connections, held + admin_held_bytes),
             admin_connections=admin_connections,
+            enqueue_stopped=broker.stages.is_stopped("enqueue"),
+            dequeue_stopped=broker.stages.is_stopped("dequeue"),
         )
         if frontend is not None:
             release = frontend.pump.release
@@ -325,6 +329,7 @@ class LiveStatus:
             unreadable_timers=gauges.unreadable_timers,
             held_timers=gauges.held_timers,
             unloaded_timers=gauges.unloaded_timers,
+            stopped_stages=tuple(each for each in STAGES if broker.stages.is_stopped(each)),
             next_due_at=broker.timers.next_due_ms(),
             damage_count=gauges.recovered_damage,
             damage=tuple(
@@ -443,6 +448,21 @@ class LiveStatus:
     def levels(self) -> list[LevelQueue]:
         self._serving.pump.release.check()
         return self._broker.timers.levels(self._broker.config.delay_levels)
+
+    def stages(self) -> list[StageStatus]:
+        self._serving.pump.release.check()
+        stages, timers = self._broker.stages, self._broker.timers
+        release, now_ms = self._serving.pump.release, self._broker.clock.wall_ms()
+        unflushed = Backlog(release.unflushed_timers, round(release.unflushed_ms))
+        due = timers.backlog(now_ms, timers.next_due_ms())
+        return [stages.status("enqueue", unflushed), stages.status("dequeue", due)]
+
+    def change_stage(self, stage: Stage, *, is_stopped: bool) -> list[StageStatus]:
+        pump = self._serving.pump
+        pump.release.check()
+        self._broker.stages.change(stage, is_stopped=is_stopped)
+        pump.show([])  # what has become due meanwhile
+        return self.stages()
 
     async def count_timers(self, request: TimerCountRequest) -> TimerCounts:
         return await self._listing.count_timers(self._serving.pump, request)

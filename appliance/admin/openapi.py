@@ -161,6 +161,7 @@ _SCHEMAS: Final[dict[str, Any]] = {
         unreadable_timers={**_COUNT, "description": "due records that the disk cannot read"},
         held_timers={**_COUNT, "description": "due records that their topics hold back"},
         unloaded_timers={**_COUNT, "description": "delayed records on the disk alone, about"},
+        stopped_stages={**_list(_TEXT), "description": "`enqueue`, `dequeue`: an operator did it"},
         next_due_at={**_MAYBE_INSTANT, "description": "no record is due earlier, epoch ms"},
         damage_count=_COUNT,
         damage={

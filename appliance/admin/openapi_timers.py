@@ -141,6 +141,32 @@ _MOVE_PATH: Final[dict[str, Any]] = {
     },
 }
 
+_STAGES: Final = json_of("both stages", ref("Stages"))
+
+_STAGES_PATH: Final[dict[str, Any]] = {
+    "get": {
+        "operationId": "getStages",
+        "summary": "the stages that accept and deliver delayed records, and how far behind",
+        "responses": {"200": _STAGES, "503": NOT_READY},
+    },
+    "post": {
+        "operationId": "changeStage",
+        "summary": "stop or start a stage, until the broker starts again",
+        "requestBody": body(
+            stage={"type": "string", "enum": ["enqueue", "dequeue"]},
+            stopped={"type": "boolean"},
+        ),
+        "responses": {
+            "200": _STAGES,
+            "400": error("the body is something else"),
+            "403": error("the request comes from a web page of another origin"),
+            "413": error("the body is too large"),
+            "415": error("the body is not of the type application/json"),
+            "503": NOT_READY,
+        },
+    },
+}
+
 _LEVELS_PATH: Final[dict[str, Any]] = {
     "get": {
         "operationId": "getLevels",
@@ -229,6 +255,16 @@ TIMER_SCHEMAS: Final[dict[str, Any]] = {
             )
         ),
     ),
+    "Stages": object_of(
+        stages=list_of(
+            object_of(
+                stage={"type": "string", "enum": ["enqueue", "dequeue"]},
+                stopped={"type": "boolean"},
+                backlog={**COUNT, "description": "records that it has to do"},
+                behind_ms={**COUNT, "description": "how long the first of them has waited"},
+            )
+        ),
+    ),
     "PurgedTimers": object_of(
         cancelled=COUNT,
         left={**COUNT, "description": "delivered meanwhile, being delivered, or not readable"},
@@ -246,6 +282,7 @@ TIMER_PATHS: Final[dict[str, Any]] = {
     "/api/v1/timers": _LIST_PATH,
     "/api/v1/timers/counts": _COUNTS_PATH,
     "/api/v1/timers/levels": _LEVELS_PATH,
+    "/api/v1/timers/stages": _STAGES_PATH,
     "/api/v1/timers/purge": _PURGE_PATH,
     "/api/v1/timers/reschedule": _MOVE_PATH,
     "/api/v1/topics/{topic}/timers/{id}": _TIMER_PATH,

@@ -36,6 +36,7 @@ from appliance.pending_timers import (
     TimerSelection,
 )
 from appliance.store.recovery.report import Progress
+from appliance.timer_stages import Stage, StageStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +216,7 @@ class BrokerStatus:
         unreadable_timers: due records that the disk cannot read.
         held_timers: due records that their topics hold back (delay.paused and the like).
         unloaded_timers: delayed records that are on the disk alone, about.
+        stopped_stages: those of "enqueue" and "dequeue" that an operator has stopped.
         next_due_at: no record is due earlier; None if none is pending.
         damage_count: damaged parts found since the start began.
         damage: the first of them.
@@ -244,6 +246,7 @@ class BrokerStatus:
     unreadable_timers: int
     held_timers: int
     unloaded_timers: int
+    stopped_stages: tuple[str, ...]
     next_due_at: int | None
     damage_count: int
     damage: tuple[DamagedPart, ...]
@@ -435,6 +438,12 @@ class StatusSource(Protocol):
 
     def levels(self) -> list[LevelQueue]:
         """Return the queues of the delay levels."""
+
+    def stages(self) -> list[StageStatus]:
+        """Return the two stages of delayed records."""
+
+    def change_stage(self, stage: Stage, *, is_stopped: bool) -> list[StageStatus]:
+        """Stop or start a stage, and return both."""
 
     async def find(self, request: FindRequest) -> str:
         """Return the next records and timers that a request finds, as JSON.

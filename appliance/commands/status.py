@@ -29,6 +29,12 @@ Examples:
   LATERMQ_ADMIN=127.0.0.1:9292 latermq status
 """
 
+STOPPED: Final = {
+    "enqueue": "delayed records are refused, until latermq timers start enqueue",
+    "dequeue": "due records wait, until latermq timers start dequeue",
+    "enqueue, dequeue": "delayed records are refused, and due ones wait: latermq timers start",
+}
+
 
 def status(admin: Admin = DEFAULT_ADMIN, json: Json = False) -> None:
     """Show the state of a running broker."""
@@ -82,6 +88,8 @@ def _status_fields(found: Any) -> list[tuple[str, object]]:
     if found["unreadable_timers"]:
         count = found["unreadable_timers"]
         fields.append(("UNREADABLE", f"{count} due records wait until the disk can read them"))
+    if found["stopped_stages"]:
+        fields.append(("STOPPED", STOPPED[", ".join(found["stopped_stages"])]))
     if found["held_timers"]:
         fields.append(
             (

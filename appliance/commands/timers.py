@@ -1,5 +1,6 @@
 """`latermq timers`: delayed records that are pending, from the admin API. Layer 6."""
 
+import enum
 import sys
 from typing import Annotated, Any, Final
 
@@ -63,6 +64,7 @@ Examples:
   latermq timers reschedule --place 1767225600000.416.3 --to 2h
   latermq timers purge orders --to 1h --yes
   latermq timers pause orders                        due records wait until timers resume
+  latermq timers stop dequeue                        the same of all topics, until timers start
 
 A cancelled record is never delivered, as with `latermq send TOPIC --cancel ID`.
 """
@@ -396,6 +398,62 @@ def resume_topic(topic: TopicName, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> 
     """Deliver what waits in a paused topic, in order: unsets delay.paused."""
     kafka_client.change_topic(bootstrap, topic, {"delay.paused": None})
     print_line(f"{printable(topic)} delivers again")
+
+
+class StageName(enum.Enum):
+    """What can be stopped."""
+
+    ENQUEUE = "enqueue"
+    DEQUEUE = "dequeue"
+
+
+StageArgument = Annotated[
+    StageName,
+    usage.Argument(metavar="STAGE", help="enqueue: accept records; dequeue: deliver them."),
+]
+
+
+@app.command("stages")
+def show_stages(admin: Admin = DEFAULT_ADMIN, json: Json = False) -> None:
+    """Show how far the broker is behind in accepting and delivering delayed records."""
+    _print_stages(admin_client.get(admin, "timers", "stages"), json=json)
+
+
+@app.command("stop")
+def stop_stage(stage: StageArgument, admin: Admin = DEFAULT_ADMIN, json: Json = False) -> None:
+    """Stop a stage of all topics: refuse delayed records, or let due ones wait.
+
+    It is stopped until `timers start`, or until the broker starts again.
+    """
+    _change_stage(admin, stage, is_stopped=True, json=json)
+
+
+@app.command("start")
+def start_stage(stage: StageArgument, admin: Admin = DEFAULT_ADMIN, json: Json = False) -> None:
+    """Start a stage that was stopped; what waited is delivered in order."""
+    _change_stage(admin, stage, is_stopped=False, json=json)
+
+
+def _change_stage(admin: str, stage: StageName, *, is_stopped: bool, json: bool) -> None:
+    body = {"stage": stage.value, "stopped": is_stopped}
+    _print_stages(admin_client.post(admin, "timers", "stages", body=body), json=json)
+
+
+def _print_stages(found: Any, *, json: bool) -> None:
+    if json:
+        for each in found["stages"]:
+            print_json(each)
+        return
+    rows = [
+        [
+            each["stage"],
+            "stopped" if each["stopped"] else "runs",
+            str(each["backlog"]),
+            rough_duration(each["behind_ms"]),
+        ]
+        for each in found["stages"]
+    ]
+    print_table(["STAGE", "STATE", "BACKLOG", "BEHIND"], rows, empty="no stages")
 
 
 def _timer_line(timer_id: str, found: Any) -> str:

@@ -35,7 +35,11 @@ class Delivery:
 
 
 class Scheduler:
-    """Delivers due timers in chunks."""
+    """Delivers due timers in chunks.
+
+    Attributes:
+        is_stopped: nothing is delivered, until the owner sets this to false.
+    """
 
     def __init__(self, due: DueQueue, path: DeliverPath, *, chunk_records: int) -> None:
         """Deliver the timers of a queue.
@@ -49,10 +53,13 @@ class Scheduler:
         self._path = path
         self._chunk_records = chunk_records
         self._not_before_ms = 0
+        self.is_stopped = False
         self._is_debug = _log.isEnabledFor(logging.DEBUG)
 
     def deliver_due(self, now_ms: int) -> Delivery:
         """Append the next chunk of what is due at `now_ms` (epoch ms) to the log."""
+        if self.is_stopped:
+            return Delivery(0, has_more=False)
         path = self._path
         frames_before = path.frames
         count = path.deliver(now_ms, self._chunk_records)
@@ -89,6 +96,8 @@ class Scheduler:
     def is_waiting(self) -> bool:
         """Timers wait for the disk, and nothing is being read for them."""
         path = self._path
+        if self.is_stopped:
+            return False
         is_waiting = path.waiting > 0 or path.unreadable_count > 0 or path.held_back.is_blocked
         return is_waiting and not path.is_reading
 
@@ -100,6 +109,6 @@ class Scheduler:
         """
         wakes = [self._due.next_due, self._path.held_back.next_release_ms(now_ms)]
         wakes = [wake_ms for wake_ms in wakes if wake_ms >= 0]
-        if not wakes or self._path.is_clogged:
+        if not wakes or self._path.is_clogged or self.is_stopped:
             return None
         return max(min(wakes), self._not_before_ms)

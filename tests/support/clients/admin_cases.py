@@ -68,6 +68,8 @@ ADVANCE: Final = "/api/v1/clock/advance"
 PURGE: Final = "/api/v1/timers/purge"
 TIMERS: Final = "/api/v1/timers"
 MOVE: Final = "/api/v1/timers/reschedule"
+STAGES: Final = "/api/v1/timers/stages"
+STOP: Final = b'{"stage": "dequeue", "stopped": true}'
 CLEANUP: Final = "/api/v1/cleanup"
 NOW: Final = b'{"due_at": null}'
 JSON: Final = {"Content-Type": "application/json"}
@@ -263,6 +265,20 @@ CASES: Final = (
     ),
     Case("GET", TIMERS + "/levels", 200),
     Case("GET", TIMERS + "/levels", 503, starting),
+    Case("GET", STAGES, 200),
+    Case("GET", STAGES, 503, starting),
+    Case("POST", STAGES, 200, body=STOP, headers=JSON),
+    Case("POST", STAGES, 403, body=STOP, headers=JSON | FOREIGN),
+    Case("POST", STAGES, 415, body=STOP),
+    Case("POST", STAGES, 413, body=bytes(1 << 20), headers=JSON),
+    Case("POST", STAGES, 503, starting, body=STOP, headers=JSON),
+    *(
+        Case("POST", STAGES, 400, body=each, headers=JSON)
+        for each in (
+            *(b"", b"{}", b"[]", b'{"stage": "enqueue"}', b'{"stage": "all", "stopped": true}'),
+            *(b'{"stage": [], "stopped": true}', b'{"stage": "dequeue", "stopped": 1}'),
+        )
+    ),
     *(
         Case("GET", TIMERS + query, 400)
         for query in (

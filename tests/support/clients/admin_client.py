@@ -55,6 +55,7 @@ from appliance.pending_timers import (
     TimerSelection,
 )
 from appliance.store.recovery.report import Progress
+from appliance.timer_stages import STAGES, Stage, StageStatus
 
 BROKER: Final = BrokerStatus(
     version="1.2.3",
@@ -94,6 +95,7 @@ BROKER: Final = BrokerStatus(
     pending_timers_max=100,
     unreadable_timers=0,
     unloaded_timers=0,
+    stopped_stages=(),
     held_timers=0,
     next_due_at=None,
     damage_count=0,
@@ -137,6 +139,7 @@ class Status:
 
     ready: bool = True
     timers: dict[str, dict[bytes, TimerState]] = field(default_factory=dict)
+    stopped: set[str] = field(default_factory=set)
     known_topics: dict[str, tuple[TopicSummary, TopicStatus]] = field(default_factory=dict)
     known_groups: dict[str, tuple[GroupSummary, GroupStatus]] = field(default_factory=dict)
     failure: Exception | None = None
@@ -217,6 +220,13 @@ class Status:
 
     def levels(self) -> list[LevelQueue]:
         return [LevelQueue(1, 1_000, "SCHEDULE_TOPIC_XXXX", 0, 5, 3, 2)]
+
+    def stages(self) -> list[StageStatus]:
+        return [StageStatus(each, each in self.stopped, 1, 2) for each in STAGES]
+
+    def change_stage(self, stage: Stage, *, is_stopped: bool) -> list[StageStatus]:
+        (self.stopped.add if is_stopped else self.stopped.discard)(stage)
+        return self.stages()
 
     def _check_topic(self, name: str | None) -> None:
         if name is not None and name not in self.known_topics:

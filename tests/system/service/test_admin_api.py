@@ -237,7 +237,7 @@ async def test_answers_hold_what_the_broker_says() -> None:
     status = full_status()
     async with serving(status) as client:
         shown = (await client.ask("/api/v1/status")).json()
-        assert shown == asdict(BROKER) | {"damage": []}
+        assert shown == asdict(BROKER) | {"damage": [], "stopped_stages": []}
         (topic,) = (await client.ask("/api/v1/topics")).json()["topics"]
         assert topic["pending_timers"] == 5
         shown = (await client.ask(f"/api/v1/topics/{ESCAPED}")).json()

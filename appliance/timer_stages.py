@@ -1,0 +1,79 @@
+"""The two stages of timers: to accept them, and to deliver them. Each can be stopped and started.
+
+A stop is for an operator in trouble: consumers that must have nothing for a while, or producers
+that schedule nonsense. It is not saved: a start of the broker starts both. Layer 4; on the event
+loop.
+"""
+
+import logging
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, get_args
+
+from _core.paths.timer_quota import TimerQuota
+from appliance.pending_timers import Backlog
+from appliance.schedule.scheduler import Scheduler
+
+Stage: TypeAlias = Literal["enqueue", "dequeue"]
+
+STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
+
+REFUSAL: Final = (
+    "an operator has stopped the enqueue stage: delayed records are refused until latermq timers "
+    "start enqueue"
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StageStatus:
+    """A stage, and how far it is behind.
+
+    Attributes:
+        stage: enqueue or dequeue.
+        stopped: whether it is.
+        backlog: records that it has to do.
+        behind_ms: how long the first of them has waited.
+    """
+
+    stage: Stage
+    stopped: bool
+    backlog: int
+    behind_ms: int
+
+
+class TimerStages:
+    """Stops and starts the stages of one broker.
+
+    Args:
+        quota: admits delayed records.
+        scheduler: delivers them.
+    """
+
+    def __init__(self, quota: TimerQuota, scheduler: Scheduler) -> None:
+        self._quota = quota
+        self._scheduler = scheduler
+
+    def is_stopped(self, stage: Stage) -> bool:
+        """Return whether a stage is stopped."""
+        if stage == "enqueue":
+            return self._quota.refusal is not None
+        return self._scheduler.is_stopped
+
+    def change(self, stage: Stage, *, is_stopped: bool) -> None:
+        """Stop or start a stage.
+
+        Batches with delayed records are refused with a retriable error while enqueue is stopped;
+        cancels are not. Due records wait while dequeue is stopped, and come in order after it.
+        """
+        if self.is_stopped(stage) == is_stopped:
+            return
+        if stage == "enqueue":
+            self._quota.refusal = REFUSAL if is_stopped else None
+        else:
+            self._scheduler.is_stopped = is_stopped
+        _log.warning("the %s stage is %s", stage, "stopped" if is_stopped else "started")
+
+    def status(self, stage: Stage, backlog: Backlog) -> StageStatus:
+        """Return the status of a stage with that backlog."""
+        return StageStatus(stage, self.is_stopped(stage), backlog.count, backlog.behind_ms)

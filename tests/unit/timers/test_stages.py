@@ -1,0 +1,107 @@
+"""A stage that an operator has stopped: nothing is lost, early or twice, and it is seen."""
+
+import random
+from typing import Any
+
+import pytest
+
+from appliance.pending_timers import Backlog
+from appliance.timer_stages import STAGES, Stage
+from compat.kafka.protocol.error_codes import ErrorCode
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
+from tests.support.values.kafka_records import Record, cancel, delay
+
+
+@pytest.fixture
+def harness() -> BrokerHarness:
+    return with_topic(2)
+
+
+def send(harness: BrokerHarness, *records: Record) -> int:
+    code: int = harness.produce("t", 0, records).error
+    return code
+
+
+def stop(harness: BrokerHarness, stage: Stage, *, is_stopped: bool = True) -> None:
+    harness.broker.stages.change(stage, is_stopped=is_stopped)
+
+
+def test_delayed_records_are_refused_and_others_are_not(harness: BrokerHarness) -> None:
+    assert send(harness, Record(b"a", headers=delay(1_000, b"a"))) == 0
+    stop(harness, "enqueue")
+    for headers in (delay(1_000), delay(1_000, b"a")):
+        assert send(harness, Record(b"b", headers=headers)) == ErrorCode.kafka_storage_error
+        mixed = Record(b"plain"), Record(b"b", headers=headers)
+        assert send(harness, *mixed) == ErrorCode.kafka_storage_error
+    assert send(harness, Record(b"plain")) == 0
+    assert harness.broker.collect_metrics().delay_refused["stopped"] == 4
+    assert send(harness, Record(b"", headers=cancel(b"a"))) == 0
+    assert harness.broker.pending_timers == 0
+    stop(harness, "enqueue", is_stopped=False)
+    assert send(harness, Record(b"c", headers=delay(1_000))) == 0
+    harness.tick(1_000)
+    assert harness.values() == [b"plain", b"c"]
+
+
+def test_timers_that_are_pending_are_delivered_while_others_are_refused(
+    harness: BrokerHarness,
+) -> None:
+    assert send(harness, Record(b"a", headers=delay(1_000))) == 0
+    stop(harness, "enqueue")
+    assert harness.tick(1_000) == 1
+    assert harness.values() == [b"a"]
+
+
+def test_due_records_wait_and_come_in_order(harness: BrokerHarness) -> None:
+    records = [Record(b"%d" % number, headers=delay(1_000 - number)) for number in range(50)]
+    assert send(harness, *records) == 0
+    stop(harness, "dequeue")
+    assert harness.next_wake_ms() is None
+    assert harness.tick(5_000) == 0
+    assert harness.values() == []
+    assert send(harness, Record(b"at once"), Record(b"later", headers=delay(1))) == 0
+    harness.clock.advance_ms(2_000)
+    harness.housekeep()
+    timers, now_ms = harness.broker.timers, harness.clock.wall_ms()
+    assert timers.backlog(now_ms, timers.next_due_ms()) == Backlog(51, 2_000 + 5_000 - 951)
+    assert harness.broker.pending_timers == 51
+    stop(harness, "dequeue", is_stopped=False)
+    assert harness.next_wake_ms() is not None
+    assert harness.deliver_all() == 51
+    assert harness.values() == [b"at once", *[b"%d" % n for n in reversed(range(50))], b"later"]
+
+
+def test_cold_records_wait_as_well(harness: BrokerHarness) -> None:
+    assert send(harness, Record(b"cold", headers=delay(10))) == 0
+    harness = harness.crash("kept", random.Random(0))
+    harness.disk.evict(harness.config.data_dir / "commitlog" / ("0" * 20))
+    harness.clock.advance_ms(10)
+    delivery = harness.broker.deliver_due()
+    assert delivery.cold
+    stop(harness, "dequeue")
+    harness.read_cold(delivery.cold, is_delivery=True)
+    assert not harness.broker.is_delivery_waiting
+    assert harness.deliver_all() == 0
+    stop(harness, "dequeue", is_stopped=False)
+    assert harness.deliver_all() == 1
+    assert harness.values() == [b"cold"]
+
+
+@pytest.mark.parametrize("how", ["clean", "kept"])
+def test_a_start_of_the_broker_starts_both(harness: BrokerHarness, how: Any) -> None:
+    assert send(harness, Record(b"a", headers=delay(1_000))) == 0
+    for stage in STAGES:
+        stop(harness, stage)
+    harness.tick(2_000)
+    harness = harness.reborn(how)
+    assert harness.values() == []
+    assert not any(map(harness.broker.stages.is_stopped, STAGES))
+    assert harness.deliver_all() == 1
+    assert harness.values() == [b"a"]
+
+
+def test_a_change_is_logged_once(harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:
+    for is_stopped in (False, True, True, False):
+        stop(harness, "dequeue", is_stopped=is_stopped)
+    found = [each.message for each in caplog.records if "stage" in each.message]
+    assert found == ["the dequeue stage is stopped", "the dequeue stage is started"]
