@@ -3,8 +3,9 @@
     make bench-pending                         # or: python -m perf.pending
     python -m perf.pending --count 50_000_000
 
-Half of the records are due within a week, the others within eight years, in mixed order. The memory
-is anonymous, half of it that of the frame cache at most. A start is from the process's begin until
+Half of the records are due within a week, the others within eight years, in mixed order. Each tenth
+has an id, and some of these are cancelled after the start (--named-every 0: none). The memory is
+anonymous, half of it that of the frame cache at most. A start is from the process's begin until
 it is ready, after a clean stop. Each request goes to the admin API seven times.
 """
 
@@ -37,6 +38,7 @@ SPREADS_MS: Final = ((HOUR_MS, 7 * DAY_MS), (8 * DAY_MS, 3_000 * DAY_MS))
 
 FAR_MS: Final = 400 * DAY_MS
 TIMES: Final = 7
+CANCELLED: Final = 100_000
 SETTLE_S: Final = 10.0
 """After a start the broker counts what is due within two days by seconds."""
 
@@ -66,18 +68,33 @@ def _start(directory: Path) -> tuple[Served, float]:
     return served, time.monotonic() - begin_s
 
 
-def _schedule(served: Served, client: Path, count: int) -> float:
+def _schedule(served: Served, client: Path, count: int, named_every: int) -> float:
     """Schedule records, and return how many a second."""
     begin_s = time.monotonic()
-    for lead_ms, spread_ms in SPREADS_MS:
+    for half, (lead_ms, spread_ms) in enumerate(SPREADS_MS):
         command = [str(client), "produce", "--brokers", served.address, "--topic", TOPIC]
         command += ["--partitions", str(PARTITION_COUNT), "--count", str(count // 2)]
         command += ["--size", "100", "--delay-ms", str(lead_ms)]
         command += ["--delay-spread-ms", str(spread_ms)]
+        if named_every:
+            command += ["--named-every", str(named_every), "--first", str(half * (count // 2))]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise BenchError(f"not all is scheduled: {done.stderr.strip()}")
     return count / (time.monotonic() - begin_s)
+
+
+def _cancel(served: Served, client: Path, count: int, named_every: int) -> float:
+    """Cancel records whose ids are spread over all, and return how many a second."""
+    command = [str(client), "produce", "--brokers", served.address, "--topic", TOPIC]
+    command += ["--partitions", str(PARTITION_COUNT), "--count", str(CANCELLED), "--size", "8"]
+    every = max(count // CANCELLED // named_every, 1) * named_every
+    command += ["--cancel-every", str(every)]
+    begin_s = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BenchError(f"not all is cancelled: {done.stderr.strip()}")
+    return CANCELLED / (time.monotonic() - begin_s)
 
 
 def _ask(served: Served, request: str) -> tuple[float, float, float]:
@@ -94,12 +111,17 @@ def _ask(served: Served, request: str) -> tuple[float, float, float]:
     return median(took_ms), min(took_ms), max(took_ms)
 
 
-def _unloaded(served: Served) -> int:
-    """Return how many timers are not in memory, about."""
+def _metric(served: Served, name: str) -> int:
+    """Return the value of a metric."""
     with urllib.request.urlopen(f"http://{served.admin}/metrics", timeout=LIMIT_S) as answer:
-        found = re.search(rb"\nlatermq_unloaded_timers (\S+)", answer.read())
+        found = re.search(rb"\nlatermq_%s (\S+)" % name.encode(), answer.read())
     assert found is not None
     return int(float(found[1]))
+
+
+def _unloaded(served: Served) -> int:
+    """Return how many timers are not in memory, about."""
+    return _metric(served, "unloaded_timers")
 
 
 def _wait_until_loaded(served: Served) -> tuple[float, int]:
@@ -114,18 +136,19 @@ def _wait_until_loaded(served: Served) -> tuple[float, int]:
     return last_s - begin_s, left
 
 
-def run(count: int) -> None:
+def run(count: int, named_every: int) -> None:
     """Measure and print."""
     print(machine_line())
     client = build_client()
     with build_directory() as parent, new_directory(parent) as directory:
         served, empty_s = _start(directory)
         create_topics(served.address, (TOPIC,), PARTITION_COUNT, {})
-        rate = _schedule(served, client, count)
+        rate = _schedule(served, client, count, named_every)
         print(
             f"anonymous memory: {anonymous_mb(served.pid):,.0f} MB, {_unloaded(served):,} on disk"
         )
         print(f"\n{count:,} records of 100 bytes: {rate:,.0f} scheduled a second")
+        pending = _metric(served, "pending_timers")
         served.stop(is_signalled=True)
         served, full_s = _start(directory)
         print(f"start: {full_s:.2f} s, of an empty broker {empty_s:.2f} s")
@@ -137,6 +160,14 @@ def run(count: int) -> None:
         for request, name in REQUESTS:
             middle, least, most = _ask(served, request)
             print(f"| {name} | {middle:.1f} | {least:.1f} .. {most:.1f} |", flush=True)
+        if named_every:
+            rate = _cancel(served, client, count, named_every)
+            cancelled = pending - _metric(served, "pending_timers")
+            print(
+                f"\n{cancelled:,} cancelled, {rate:,.0f} a second; "
+                f"{_metric(served, 'id_reads_total'):,} ids read from the disk; "
+                f"{anonymous_mb(served.pid):,.0f} MB then"
+            )
         served.stop(is_signalled=True)
 
 
@@ -146,9 +177,10 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--count", type=int, default=10_000_000)
+    parser.add_argument("--named-every", type=int, default=10)
     options = parser.parse_args()
     try:
-        run(options.count)
+        run(options.count, options.named_every)
     except BenchError as error:
         print(error, file=sys.stderr)
         return 1
