@@ -38,6 +38,7 @@ from appliance.producers import Producers
 from appliance.replication.lease import NO_LEASE, Lease
 from appliance.retention import Retention
 from appliance.retry_topics import RetryTopics
+from appliance.saved_timers import SavedTimers
 from appliance.schedule.scheduler import Delivery, Scheduler
 from appliance.slave_broker import SlaveBroker
 from appliance.store.cold_reads import ColdRead
@@ -88,6 +89,7 @@ class Broker:
         config, clock, log: as passed to the constructor, and the CommitLog.
         topics, groups, search: the parts that handlers of the control plane use; set by `recover`.
         producers: admits idempotent producers, and lets them expire; set by `recover`.
+        saved_timers: those that are on the disk alone; set by `recover`.
         stages: accept and deliver timers, unless they are stopped; set by `recover`.
         timer_quota: bounds the pending timers of all and of each address; set by `recover`.
         retention: what expires records; set by `recover`.
@@ -202,6 +204,7 @@ class Broker:
             rules=self.instants,
         )
         self.timers = PendingTimers(store, self._deliver, self.clock)
+        self.saved_timers = SavedTimers(store)
         self.timer_moves = TimerMoves(self._produce, self.timers, config, self.clock)
         self.dead_replay = DeadReplay(self._produce, self.topics, self.groups, self.clock)
         self._scheduler = Scheduler(

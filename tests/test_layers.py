@@ -73,6 +73,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.offset_search": 3,
     "appliance.pending_timers": 4,
     "appliance.timer_stages": 4,
+    "appliance.saved_timers": 4,
     "appliance.topic_metrics": 4,
     "appliance.producers": 3,
     "appliance.replication": 3,

@@ -1,4 +1,4 @@
-"""Picks rows of pending timers: by the frames that hold them, or by their due times.
+"""Picks rows of pending timers: by the frames that hold them, by their due times or topics.
 
 Layer 0: no I/O, no clock.
 """
@@ -76,6 +76,26 @@ def rows_due_between(bytes rows not None, int64_t from_ms, int64_t until_ms):
         from_ms, until_ms: where it begins and ends, epoch ms.
     """
     return rows_within(rows, RUN_TIMER_AT_DUE, from_ms, until_ms)
+
+
+def rows_of_topic(bytes rows not None, int64_t topic_id, int64_t partition):
+    """Return the rows of timers of a topic.
+
+    Args:
+        rows: pending timers, as a whole merge returns them.
+        topic_id: where they are delivered.
+        partition: index of a partition; -1: all.
+    """
+    # Topic id and partition lie side by side.
+    cdef int64_t low = topic_id << 32 | max(partition, 0)
+    return rows_within(
+        rows, RUN_TIMER_AT_TOPIC_ID, low, low + 1 if partition >= 0 else (topic_id + 1) << 32
+    )
+
+
+def rows_accepted_below(bytes rows not None, int64_t end_pos):
+    """Return the rows of timers that were accepted below a log position."""
+    return rows_within(rows, RUN_TIMER_AT_ACCEPT_POS, 0, end_pos)
 
 
 def sum_of_rows(bytes rows not None):

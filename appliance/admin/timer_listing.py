@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -34,6 +34,9 @@ from appliance.units import MS_PER_MINUTE, MS_PER_SECOND, NS_PER_MS
 
 LOADED_PAUSE_S: Final = 0.005
 """Between two looks whether more timers are loaded."""
+
+TOPIC_PAGE: Final = 1 << 18
+"""Timers of all topics that are read first for a list of one."""
 
 READ_NS: Final = MS_PER_SECOND * NS_PER_MS
 """How long one list reads records; its answer says where the next one goes on."""
@@ -129,13 +132,29 @@ class TimerListing:
             FindError: it cannot be answered; the error says why.
             NotReadyError: the broker is stopping.
         """
-        timers = await self._next(pump, request.selection, request.limit + 1, request.after)
-        items = await self._read(pump, timers[: request.limit], has_values=request.has_values)
+        bodies: dict[int, int] = {}
+        timers = await self._next(
+            pump, request.selection, request.limit + 1, request.after, bodies=bodies
+        )
+        items = await self._read(
+            pump, timers[: request.limit], has_values=request.has_values, bodies=bodies
+        )
         return await pump.find(partial(_encode, items, timers))
 
     async def _next(
-        self, pump: Pump, selection: TimerSelection, limit: int, after: TimerPlace | None
+        self,
+        pump: Pump,
+        selection: TimerSelection,
+        limit: int,
+        after: TimerPlace | None,
+        *,
+        bodies: dict[int, int] | None = None,
     ) -> list[ListedTimer]:
+        """Return the next timers of a selection.
+
+        With `bodies`, those that are not in memory stay on the disk. It gets the log positions of
+        the frames that hold their records, by the positions of those that accepted them.
+        """
         until_ms = EVER_MS if selection.due[1] is None else selection.due[1]
         while True:
             loaded_ms = self._broker.timers.loaded_ms
@@ -145,7 +164,53 @@ class TimerListing:
             # Timers that are not in memory may be due before the last ones found.
             if loaded_ms > until_ms or (len(found) == limit and found[-1][0] < loaded_ms):
                 return found
+            if self._broker.timers.loaded_ms < loaded_ms:
+                continue  # some have left memory meanwhile
+            if bodies is not None:
+                found = [timer for timer in found if timer[0] < loaded_ms]
+                if await self._add_saved(
+                    pump, found, selection, limit, after, loaded_ms=loaded_ms, bodies=bodies
+                ):
+                    return found
             await self._loaded(pump, until_ms)
+
+    async def _add_saved(
+        self,
+        pump: Pump,
+        found: list[ListedTimer],
+        selection: TimerSelection,
+        limit: int,
+        after: TimerPlace | None,
+        *,
+        loaded_ms: int,
+        bodies: dict[int, int],
+    ) -> bool:
+        """Add timers that are due from a time on, without taking them into memory.
+
+        Returns:
+            False if they must be taken into memory, because the TimerLog is damaged or the like.
+        """
+        low, high = selection.due
+        until_ms = EVER_MS if high is None else high
+        from_ms = max(loaded_ms, low or 0, 0 if after is None else after[0])
+        saved = self._broker.saved_timers
+        count = limit if selection.topic is None else TOPIC_PAGE
+        while len(found) < limit and from_ms < until_ms:
+            if pump.is_stopped:
+                raise NotReadyError("the broker is stopping")
+            if not saved.can_list:
+                return False
+            page = saved.page(selection, limit - len(found), after, from_ms, until_ms, count=count)
+            if page is None:
+                await asyncio.sleep(LOADED_PAUSE_S)
+                continue
+            await pump.find(partial(page.run, lambda: not pump.is_stopped))
+            if page.fault is not None:
+                return False
+            found += saved.timers_of(page, bodies)
+            from_ms = page.load.until_ms
+            count *= 2  # few are of this topic, or pending still
+        return True
 
     async def _loaded(self, pump: Pump, due_ms: int) -> None:
         """Wait until all timers due up to a time are in memory.
@@ -186,12 +251,25 @@ class TimerListing:
                 found.append((partition.topic, user_id))
         return found
 
-    async def _read(self, pump: Pump, timers: list[ListedTimer], *, has_values: bool) -> list[Item]:
-        """Read the records of the first of some timers, on a thread."""
+    async def _read(
+        self,
+        pump: Pump,
+        timers: list[ListedTimer],
+        *,
+        has_values: bool,
+        bodies: Mapping[int, int] | None = None,
+    ) -> list[Item]:
+        """Read the records of the first of some timers, on a thread; `bodies`: see `_next`."""
         places = {timer[3]: self._broker.timers.partition_of(timer) for timer in timers}
         finder, part = self._broker.begin_find()
         in_time = until(READ_NS, self._broker.clock.monotonic_ns)
-        reader = TimerReader(part, finder.timer_place, places, has_values=has_values)
+        saved = bodies or {}
+
+        def place_of(accept_pos: int) -> int:
+            place = finder.timer_place(accept_pos)
+            return saved.get(accept_pos, place) if place < 0 else place
+
+        reader = TimerReader(part, place_of, places, has_values=has_values)
 
         def read() -> list[Item]:
             try:

@@ -39,6 +39,7 @@ class TimerLoad:
     """One load: the timers that are due in an interval.
 
     Attributes:
+        until_ms: where the interval ends.
         total: number of timers, if it is known: then there must be as many.
         fault: why the TimerLog cannot be read; None if it can.
         is_fault_known: the next checkpoint writes the TimerLog anew.
@@ -76,7 +77,8 @@ class TimerLoad:
         self._entries = entries
         self._topics = array("i", projections.topics_by_id)
         self._stack = ExitStack()
-        self._from_ms, self._until_ms = from_ms, until_ms
+        self._from_ms = from_ms
+        self.until_ms = until_ms
         self._changes = changes
         self._blocks: Iterator[tuple[bytes, int]] | None = None
         self._left = memoryview(b"")
@@ -158,14 +160,14 @@ class TimerLoad:
                 self._blocks = self._merged(RUN_TIMERS)
                 self.fault = error
             else:
-                rows = rows_due_between(block, self._from_ms, self._until_ms)
-                self._is_ended = not block or last_due(block) >= self._until_ms
+                rows = rows_due_between(block, self._from_ms, self.until_ms)
+                self._is_ended = not block or last_due(block) >= self.until_ms
                 return rows
         if self._blocks is None:
             self._blocks = self._merged(RUN_TIMERS)
         block, _ = next(self._blocks, (b"", 0))
         self._is_ended = not block
-        rows = rows_due_between(block, self._from_ms, self._until_ms)
+        rows = rows_due_between(block, self._from_ms, self.until_ms)
         return rows_due_after(rows, self._last)
 
     def take(self, piece: bytes) -> None:
@@ -184,7 +186,7 @@ class TimerLoad:
             self.set_aside()
             path = self._paths.timer_log
             raise CorruptionError(path, 0, f"{self.total} pending timers", self.loaded)
-        self._due.note_loaded(self._until_ms)
+        self._due.note_loaded(self.until_ms)
         self.is_done = True
 
     def set_aside(self) -> None:

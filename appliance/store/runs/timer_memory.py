@@ -232,6 +232,36 @@ class TimerMemory:
         self._wanted_ms = max(self._wanted_ms, min(until_ms, DUE_END_MS))
         self._wanted_until_ns = now_ns + WANTED_NS
 
+    @property
+    def has_pages(self) -> bool:
+        """Timers can be read in their order without being taken into memory."""
+        return self._source.has_every_timer and not self._projections.dropped
+
+    def read_from(self, from_ms: int, until_ms: int, count: int) -> TimerLoad | None:
+        """Return a load of timers due from a time on that stay on the disk; None: ask again soon.
+
+        Args:
+            from_ms: not before the time up to which timers are loaded, epoch ms.
+            until_ms: up to when, epoch ms.
+            count: timers that the caller wants; the load may end once it had so many.
+        """
+        if not self._source.can_copy:
+            return None
+        minutes = self._due.wheels.minutes
+        if self._due.wheels.is_whole:
+            reached_ms = minutes.reach(minutes.count_before(from_ms) + count + 1)
+            if reached_ms > from_ms:
+                until_ms = min(until_ms, reached_ms)
+        return TimerLoad(
+            self._fs,
+            self._paths,
+            self._projections,
+            self._source.entries,
+            from_ms=from_ms,
+            until_ms=until_ms,
+            changes=self._source.changes_due(from_ms, until_ms),
+        )
+
     def next(self, now_ms: int, now_ns: int) -> TimerLoad | None:
         """Return the load that should go on; begin one if there is reason to. None: rest.
 

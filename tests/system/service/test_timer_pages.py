@@ -1,0 +1,124 @@
+"""Lists of timers that are on the disk: a page shows them, and none is taken into memory."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from _core.bytes.layout import RUN_DUE
+from appliance.admin.timer_listing import TimerListing, parse_place
+from appliance.pending_timers import TimerListRequest, TimerSelection
+from tests.support.harness.live_broker import Client, LiveBroker, until
+from tests.support.harness.loading import in_pieces
+from tests.support.values.kafka_records import Record, cancel, delay
+from tests.system.service.test_timer_loading import save
+
+HOUR_MS: Final = 3_600_000
+COUNT: Final = 120
+
+
+@pytest.fixture(autouse=True)
+def few() -> Iterator[None]:
+    """Room for ten timers."""
+    with in_pieces(count_max=10):
+        yield
+
+
+async def schedule(client: Client, numbers: range, topic: str = "t") -> None:
+    for number in numbers:
+        headers = delay(HOUR_MS + number * 60_000, b"id-%d" % number)
+        record = Record(b"%s %d" % (topic.encode(), number), headers=headers)
+        assert (await client.produce(topic, 0, [record])).error == 0
+
+
+async def saved(directory: Path) -> None:
+    """A broker with timers in two topics, a minute apart, saved in two runs."""
+    async with LiveBroker(directory) as live:
+        live.broker.topics.create("u", 1, {})
+        client = await live.connect()
+        await schedule(client, range(0, COUNT, 2))
+        await save(live)
+        await schedule(client, range(1, COUNT, 2))
+        await schedule(client, range(3), topic="u")
+        await save(live)
+
+
+async def pages(
+    live: LiveBroker, limit: int, selection: TimerSelection | None = None
+) -> list[list[dict[str, Any]]]:
+    listing, after = TimerListing(live.broker), None
+    found: list[list[dict[str, Any]]] = []
+    while True:
+        request = TimerListRequest(
+            selection=selection or TimerSelection(), limit=limit, after=after, has_values=True
+        )
+        shown = json.loads(await listing.list_timers(live.server.pump, request))
+        found.append(shown["timers"])
+        if shown["next"] is None:
+            return found
+        after = parse_place(shown["next"])
+
+
+def values(found: list[list[dict[str, Any]]]) -> list[str]:
+    return [each["value"] for page in found for each in page]
+
+
+async def test_pages_have_all_in_order_and_take_none_into_memory(tmp_path: Path) -> None:
+    await saved(tmp_path)
+    async with LiveBroker(tmp_path) as live:
+        due = live.broker._store.state.projections.due
+        assert due.horizon_ms < HOUR_MS + time.time() * 1_000 + COUNT * 60_000
+        found = await pages(live, 7, TimerSelection(topic="t"))
+        assert [len(page) for page in found] == [7] * (COUNT // 7) + [COUNT % 7]
+        assert values(found) == [f"t {number}" for number in range(COUNT)]
+        assert values(await pages(live, 2, TimerSelection(topic="u"))) == ["u 0", "u 1", "u 2"]
+        every = values(await pages(live, 50))
+        assert every[:6] == ["t 0", "u 0", "t 1", "u 1", "t 2", "u 2"]
+        assert len(every) == COUNT + 3
+        assert not due.is_loaded
+
+
+async def test_a_page_has_what_changed_since_the_runs_were_written(tmp_path: Path) -> None:
+    await saved(tmp_path)
+    async with LiveBroker(tmp_path) as live:
+        client = await live.connect()
+        for number in (5, 60, 61, 119):
+            record = Record(b"", headers=cancel(b"id-%d" % number))
+            assert (await client.produce("t", 0, [record])).error == 0
+        later = Record(b"t new", headers=delay(HOUR_MS + 70 * 60_000 + 30_000))
+        assert (await client.produce("t", 0, [later])).error == 0
+        moved = Record(b"t moved", headers=delay(HOUR_MS + 200 * 60_000, b"id-7"))
+        assert (await client.produce("t", 0, [moved])).error == 0
+        expected = [f"t {n}" for n in range(COUNT) if n not in (5, 7, 60, 61, 119)]
+        expected.insert(expected.index("t 70") + 1, "t new")
+        found = values(await pages(live, 10, TimerSelection(topic="t")))
+        assert found == [*expected, "t moved"]
+        assert live.broker.gauges(0).unloaded_timers > 0
+        await save(live)
+        assert values(await pages(live, 1_000, TimerSelection(topic="t"))) == [*expected, "t moved"]
+
+
+async def test_a_range_of_time_far_ahead_is_listed(tmp_path: Path) -> None:
+    await saved(tmp_path)
+    async with LiveBroker(tmp_path) as live:
+        first = (await pages(live, 1_000, TimerSelection(topic="t")))[0]
+        low, high = first[80]["due"], first[95]["due"]
+        found = await pages(live, 4, TimerSelection(topic="t", partition=0, due=(low, high)))
+        assert values(found) == [f"t {number}" for number in range(80, 95)]
+
+
+async def test_after_damage_to_the_timer_log_the_timers_are_loaded(tmp_path: Path) -> None:
+    await saved(tmp_path)
+    async with LiveBroker(tmp_path) as live:
+        entries = live.broker.checkpoints._runs.entries
+        for entry in [each for each in entries if each.kind == RUN_DUE]:
+            path = live.broker.config.data_dir / "timerlog" / f"{entry.number:020}"
+            damaged = bytearray(path.read_bytes())
+            damaged[100] ^= 1
+            path.write_bytes(damaged)
+        found = values(await pages(live, 1_000, TimerSelection(topic="t")))
+        assert found == [f"t {number}" for number in range(COUNT)]
+        await until(lambda: live.broker.gauges(0).unloaded_timers == 0)
