@@ -6,8 +6,8 @@
 
 How many timers are pending, and when, is always known, and what becomes of one is noted where it
 is. A start restores the counts and loads what is due soon. Later the horizon moves away as timers
-are delivered, and comes near when memory is short. A list or another request that needs timers
-beyond it asks for them; they stay for a while.
+are delivered, and comes near when memory is short. A request that needs timers beyond it asks for
+them, and they stay for a while. A list reads them from there.
 
 All methods run on the loop. Layer 2.
 """
