@@ -35,7 +35,6 @@ KEPT_MAX: Final = 10_000
 """Timers in a list that are due and wait for the disk; more of them are counted only."""
 
 INTERVALS_DEFAULT: Final = 60
-
 LEVEL_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 """RocketMQ's name of the topic that has a queue for each delay level."""
 
@@ -43,7 +42,6 @@ SECONDS_SPAN_MS: Final = 47 * MS_PER_HOUR
 """How far ahead timers are counted by seconds, about: 48 hours, less what passes meanwhile."""
 
 EVER_MS: Final = 1 << 62
-
 TimerPlace = tuple[int, int, int]
 """Due time in epoch ms, accept position and index: what orders timers, and names each."""
 
@@ -509,7 +507,12 @@ class PendingTimers:
                 break
 
     def steps_of_count(
-        self, selection: TimerSelection, from_ms: int, step_ms: int, interval_count: int
+        self,
+        selection: TimerSelection,
+        from_ms: int,
+        step_ms: int,
+        counts: "array[int]",
+        until_ms: int = EVER_MS,
     ) -> Iterator[TimerCounts | None]:
         """Count timers by intervals of their due times; yield None until all are counted.
 
@@ -518,14 +521,13 @@ class PendingTimers:
 
         Args:
             selection: which timers; its due times are not looked at.
-            from_ms: where the first interval begins, epoch ms.
-            step_ms: the length of each, from 1 on.
-            interval_count: from 1 on.
+            from_ms, step_ms: where the first interval begins, epoch ms, and how long each is.
+            counts: of the intervals and what is later: zeros, or those due from `until_ms` on.
+            until_ms: all timers due before this time are in memory.
 
         Raises:
             FindError: there is no such topic or partition.
         """
-        counts = array("q", bytes(8 * (interval_count + 1)))
         if selection.topic is None:
             steps = counts[:-1]
             before = self._projections.due.tally(steps, from_ms, step_ms)
@@ -533,14 +535,13 @@ class PendingTimers:
                 after = self.count - before - sum(steps)
                 yield TimerCounts(from_ms, step_ms, steps.tolist(), before, after)
                 return
-        while not self._projections.due.is_loaded:
-            self.want_loaded(EVER_MS)
+        while until_ms == EVER_MS and not self.want_loaded(EVER_MS):
             yield None
-        due_list, reached = self._due_list(selection, (from_ms, None)), -1
+        due_list, reached = self._due_list(selection, (from_ms, until_ms)), -1
         while (reached := due_list.count(counts, step_ms, reached, STEP_ENTRIES)) >= 0:
             yield None
         *scanned, after = counts
-        # All others, also those that wait for the disk, which the queue does not have.
+        # Also those that wait for the disk, which the queue does not have.
         before = max(0, self._count_of(selection) - sum(counts))
         yield TimerCounts(from_ms, step_ms, scanned, before, after)
 

@@ -1,11 +1,22 @@
 """The pending timers that are on the disk alone, for lists. Layer 4; on the event loop."""
 
+from array import array
 from collections.abc import MutableMapping
+from typing import Final
 
-from appliance.pending_timers import ListedTimer, TimerPlace, TimerSelection
+from appliance.pending_timers import (
+    EVER_MS,
+    ListedTimer,
+    TimerCountRequest,
+    TimerPlace,
+    TimerSelection,
+)
 from appliance.store.message_store import MessageStore
 from appliance.store.runs.run_files import TIMER_ROW
-from appliance.store.runs.timer_page import TimerPage
+from appliance.store.runs.timer_page import TimerPage, TimerTally
+
+TALLIED_TOGETHER: Final = 1 << 20
+"""Timers that are counted without a pause, in about half a second."""
 
 
 class SavedTimers:
@@ -53,11 +64,43 @@ class SavedTimers:
             load=load, limit=limit, end_pos=self._store.log.pointers.visible, after=after
         )
         if selection.topic is not None:
-            topic = self._store.state.topics.find(selection.topic)
-            # Nothing has a topic that was deleted meanwhile.
-            page.topic_id = 0 if topic is None else topic.topic_id
-            page.partition = -1 if selection.partition is None else selection.partition
+            page.topic_id, page.partition = self._target(selection)
         return page
+
+    def _target(self, selection: TimerSelection) -> tuple[int, int]:
+        """Return the topic id and the partition of a selection of one topic; -1: all partitions."""
+        assert selection.topic is not None
+        topic = self._store.state.topics.find(selection.topic)
+        # Nothing has a topic that was deleted meanwhile.
+        topic_id = 0 if topic is None else topic.topic_id
+        return topic_id, -1 if selection.partition is None else selection.partition
+
+    def tally(
+        self, request: TimerCountRequest, due_ms: int, from_ms: int, counts: "array[int]"
+    ) -> TimerTally | None:
+        """Return what counts timers of one topic, on a thread; None: ask again soon.
+
+        It may end before the last timer: `load.until_ms` says where the next one goes on.
+
+        Args:
+            request: of a topic.
+            due_ms: from when on the timers are due, epoch ms; not before the time up to which
+                timers are in memory.
+            from_ms: where the first interval begins.
+            counts: of the intervals, and one more for all later timers.
+        """
+        load = self._store.timer_memory.read_from(due_ms, EVER_MS, TALLIED_TOGETHER)
+        if load is None:
+            return None
+        topic_id, partition = self._target(request.selection)
+        return TimerTally(
+            load=load,
+            topic_id=topic_id,
+            partition=partition,
+            from_ms=from_ms,
+            step_ms=request.step_ms,
+            counts=counts,
+        )
 
     def timers_of(self, page: TimerPage, bodies: MutableMapping[int, int]) -> list[ListedTimer]:
         """Return the timers of a page that was read.

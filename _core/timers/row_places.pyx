@@ -93,6 +93,29 @@ def rows_of_topic(bytes rows not None, int64_t topic_id, int64_t partition):
     )
 
 
+def count_due(
+    bytes rows not None, int64_t from_ms, int64_t step_ms, int64_t[::1] counts not None
+):
+    """Count timers by intervals of due time.
+
+    Args:
+        rows: pending timers, as a whole merge returns them; earlier ones are left out.
+        from_ms: where the first interval begins, epoch ms.
+        step_ms: length of an interval, from 1 on.
+        counts: the counts, to which this adds; the last one takes all later timers too.
+    """
+    cdef const uint8_t* p = <const uint8_t*><const char*>rows
+    cdef Py_ssize_t size = len(rows), i
+    cdef int64_t due_ms
+    if step_ms < 1 or not counts.shape[0]:
+        raise ValueError("there is no interval")
+    with nogil:
+        for i in range(size // RUN_TIMER_SIZE):
+            due_ms = load_i64(p + i * RUN_TIMER_SIZE + RUN_TIMER_AT_DUE)
+            if due_ms >= from_ms:
+                counts[min((due_ms - from_ms) // step_ms, counts.shape[0] - 1)] += 1
+
+
 def rows_accepted_below(bytes rows not None, int64_t end_pos):
     """Return the rows of timers that were accepted below a log position."""
     return rows_within(rows, RUN_TIMER_AT_ACCEPT_POS, 0, end_pos)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from array import array
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
@@ -29,6 +30,7 @@ from appliance.pending_timers import (
     forecast_from,
 )
 from appliance.pump import Pump
+from appliance.saved_timers import TALLIED_TOGETHER
 from appliance.timer_reader import UNREADABLE, TimerReader
 from appliance.units import MS_PER_MINUTE, MS_PER_SECOND, NS_PER_MS
 
@@ -209,7 +211,7 @@ class TimerListing:
                 return False
             found += saved.timers_of(page, bodies)
             from_ms = page.load.until_ms
-            count *= 2  # few are of this topic, or pending still
+            count = min(2 * count, TALLIED_TOGETHER)  # few are of this topic, or pending still
         return True
 
     async def _loaded(self, pump: Pump, due_ms: int) -> None:
@@ -425,14 +427,48 @@ class TimerListing:
                 span_ms,
                 self._broker.timers.loaded_ms,
             )
-        if request.selection.topic is not None:
-            await self._loaded(pump, EVER_MS)
-        async with self._turn:
-            steps = self._broker.timers.steps_of_count(
-                request.selection, from_ms, request.step_ms, request.interval_count
-            )
-            counts = [each async for each in _taking_turns(steps, pump) if each is not None]
-        return counts[0]
+        while True:
+            until_ms, counts = EVER_MS, array("q", bytes(8 * (request.interval_count + 1)))
+            if request.selection.topic is not None:
+                until_ms = await self._count_saved(pump, request, from_ms, counts)
+                if until_ms == EVER_MS:
+                    await self._loaded(pump, EVER_MS)
+            async with self._turn:
+                steps = self._broker.timers.steps_of_count(
+                    request.selection, from_ms, request.step_ms, counts, until_ms
+                )
+                found = [each async for each in _taking_turns(steps, pump) if each is not None]
+            if until_ms == EVER_MS or self._broker.timers.loaded_ms >= until_ms:
+                return found[0]  # else some have left memory meanwhile
+
+    async def _count_saved(
+        self, pump: Pump, request: TimerCountRequest, from_ms: int, counts: "array[int]"
+    ) -> int:
+        """Count the timers of one topic that are not in memory; they stay on the disk.
+
+        Returns:
+            From when on they are due, epoch ms. EVER_MS if nothing was counted: all timers are in
+            memory, or must be taken there.
+        """
+        saved, loaded_ms = self._broker.saved_timers, self._broker.timers.loaded_ms
+        due_ms = max(loaded_ms, from_ms)
+        while due_ms < EVER_MS:
+            if pump.is_stopped:
+                raise NotReadyError("the broker is stopping")
+            if not saved.can_list:
+                break
+            tally = saved.tally(request, due_ms, from_ms, counts)
+            if tally is None:
+                await asyncio.sleep(LOADED_PAUSE_S)
+                continue
+            await pump.find(partial(tally.run, lambda: not pump.is_stopped))
+            if tally.fault is not None:
+                break
+            due_ms = tally.load.until_ms
+        else:
+            return min(loaded_ms, EVER_MS)
+        counts[:] = array("q", bytes(8 * len(counts)))
+        return EVER_MS
 
 
 async def _taking_turns(steps: Iterator[_Step], pump: Pump) -> AsyncIterator[_Step]:

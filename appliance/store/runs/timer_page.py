@@ -1,10 +1,16 @@
-"""Reads some of the timers that are not in memory, for a list: they stay on the disk. Layer 2."""
+"""Reads timers that are not in memory, for a list or a count: they stay on the disk. Layer 2."""
 
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from _core.bytes.layout import RUN_TIMER_SIZE
-from _core.timers.row_places import rows_accepted_below, rows_due_after, rows_of_topic
+from _core.timers.row_places import (
+    count_due,
+    rows_accepted_below,
+    rows_due_after,
+    rows_of_topic,
+)
 from appliance.errors import CorruptionError, StorageError
 from appliance.store.runs.run_files import TIMER_ROW
 from appliance.store.runs.timer_load import TimerLoad
@@ -54,6 +60,36 @@ class TimerPage:
         if self.topic_id >= 0:
             rows = rows_of_topic(rows, self.topic_id, self.partition)
         return rows_accepted_below(rows, self.end_pos)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class TimerTally:
+    """Counts the timers of a load by intervals of their due times.
+
+    Attributes:
+        load, topic_id, partition, fault: as of `TimerPage`.
+        from_ms, step_ms, counts: as for `count_due`.
+    """
+
+    load: TimerLoad
+    topic_id: int
+    partition: int
+    from_ms: int
+    step_ms: int
+    counts: "array[int]"
+    fault: StorageError | CorruptionError | None = None
+
+    def run(self, goes_on: Callable[[], bool]) -> None:
+        """Read all of them, or until `goes_on` says no; may run on any thread."""
+        try:
+            while self.fault is None and goes_on() and (piece := self.load.read()):
+                self.fault = self.load.fault
+                rows = rows_of_topic(piece, self.topic_id, self.partition)
+                count_due(rows, self.from_ms, self.step_ms, self.counts)
+        except (StorageError, CorruptionError) as error:
+            self.fault = error
+        finally:
+            self.load.close()
 
 
 def _row_at(place: tuple[int, int, int]) -> bytes:

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +11,7 @@ import pytest
 
 from _core.bytes.layout import RUN_DUE
 from appliance.admin.timer_listing import TimerListing, parse_place
-from appliance.pending_timers import TimerListRequest, TimerSelection
+from appliance.pending_timers import TimerCountRequest, TimerListRequest, TimerSelection
 from tests.support.harness.live_broker import Client, LiveBroker, until
 from tests.support.harness.loading import in_pieces
 from tests.support.values.kafka_records import Record, cancel, delay
@@ -99,6 +100,34 @@ async def test_a_page_has_what_changed_since_the_runs_were_written(tmp_path: Pat
         assert live.broker.gauges(0).unloaded_timers > 0
         await save(live)
         assert values(await pages(live, 1_000, TimerSelection(topic="t"))) == [*expected, "t moved"]
+
+
+async def test_one_topic_is_counted_and_none_is_taken_into_memory(tmp_path: Path) -> None:
+    await saved(tmp_path)
+    async with LiveBroker(tmp_path) as live:
+        client = await live.connect()
+        for number in (5, 60, 119):
+            record = Record(b"", headers=cancel(b"id-%d" % number))
+            assert (await client.produce("t", 0, [record])).error == 0
+        shown = (await pages(live, 1_000, TimerSelection(topic="t")))[0]
+        dues = [each["due"] for each in shown]
+        for begin_ms in (dues[0], dues[30] + 1, dues[-1] + 1):
+            for topic, partition, wanted in (("t", None, dues), ("t", 0, dues), ("u", 0, None)):
+                request = TimerCountRequest(
+                    selection=TimerSelection(topic=topic, partition=partition),
+                    from_at=begin_ms,
+                    step_ms=120_000,
+                    interval_count=20,
+                )
+                found = await TimerListing(live.broker).count_timers(live.server.pump, request)
+                if wanted is None:
+                    assert found.before + sum(found.counts) + found.after == 3
+                    continue
+                slots = Counter((due - begin_ms) // 120_000 for due in wanted)
+                assert found.counts == [slots[at] for at in range(20)]
+                assert found.before == sum(due < begin_ms for due in wanted)
+                assert found.after == len(wanted) - found.before - sum(found.counts)
+        assert not live.broker._store.state.projections.due.is_loaded
 
 
 async def test_a_range_of_time_far_ahead_is_listed(tmp_path: Path) -> None:

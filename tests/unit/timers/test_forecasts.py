@@ -13,6 +13,7 @@ from tests.support.harness.broker_harness import BrokerHarness, Stop, with_topic
 from tests.support.simulator.sim_fs import CrashMode
 from tests.support.values.kafka_records import Record, cancel, delay
 from tests.unit.timers.test_cold_timers import cold_harness
+from tests.unit.timers.test_pending_timers import zeros
 
 ALL = TimerSelection()
 SECOND_MS, MINUTE_MS = MS_PER_SECOND, MS_PER_MINUTE
@@ -27,7 +28,7 @@ def forecast(harness: BrokerHarness, step_ms: int, count: int, from_ms: int | No
     due = harness.broker._store.state.projections.due
     if due.tally(counts, from_ms, step_ms) < 0:
         return None
-    (found,) = harness.broker.timers.steps_of_count(ALL, from_ms, step_ms, count)
+    (found,) = harness.broker.timers.steps_of_count(ALL, from_ms, step_ms, zeros(count))
     assert found is not None
     assert found.counts == list(counts)
     return found
@@ -90,7 +91,7 @@ def test_other_intervals_are_counted_timer_by_timer() -> None:
         (now_ms, SECOND_MS, 49 * 3_600),
     ):
         assert forecast(harness, step_ms, count, from_ms) is None
-        *_, found = harness.broker.timers.steps_of_count(ALL, from_ms, step_ms, count)
+        *_, found = harness.broker.timers.steps_of_count(ALL, from_ms, step_ms, zeros(count))
         assert found is not None
         assert found == expected([now_ms + 1_500], found)
 
@@ -108,7 +109,7 @@ def test_a_deleted_topic_leaves_no_count_behind() -> None:
     assert sum(forecast(harness, SECOND_MS, 600).counts) == 600
     harness.delete_topic("gone")
     assert forecast(harness, SECOND_MS, 600) is None
-    *_, scanned = harness.broker.timers.steps_of_count(ALL, begin_ms, SECOND_MS, 600)
+    *_, scanned = harness.broker.timers.steps_of_count(ALL, begin_ms, SECOND_MS, zeros(600))
     assert scanned is not None
     assert sum(scanned.counts) == 300
     harness.clock.advance_ms(MINUTE_MS)

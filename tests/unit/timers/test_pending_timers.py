@@ -1,6 +1,7 @@
 """Lists and counts of pending timers are those that a model of them has, with their records."""
 
 import random
+from array import array
 from collections import Counter
 from typing import Any, cast, get_args
 
@@ -19,6 +20,10 @@ from tests.unit.timers.test_cold_timers import cold_harness
 ALL = TimerSelection()
 
 
+def zeros(interval_count: int) -> "array[int]":
+    return array("q", bytes(8 * (interval_count + 1)))
+
+
 def listed(
     harness: BrokerHarness,
     selection: TimerSelection = ALL,
@@ -35,7 +40,7 @@ def counted(
     harness: BrokerHarness, from_ms: int, step_ms: int, count: int, selection: TimerSelection = ALL
 ) -> TimerCounts:
     harness.load_timers()
-    *_, last = harness.broker.timers.steps_of_count(selection, from_ms, step_ms, count)
+    *_, last = harness.broker.timers.steps_of_count(selection, from_ms, step_ms, zeros(count))
     assert last is not None
     return last
 
