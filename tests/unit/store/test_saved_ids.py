@@ -8,10 +8,12 @@ from _core.bytes.layout import RUN_ID_SIZE, RUN_IDS
 from _core.state.id_rows import named_timer
 from _core.timers.id_filter import IdFilter, blocks_with, find_row
 from appliance.errors import CorruptionError
+from appliance.store.head.id_carrier import IdCarrier
 from appliance.store.paths import segment_name
 from appliance.store.runs.id_run import KEY_SIZE, IdRunReader, IdRunWriter
 from appliance.store.runs.run_files import ID_ROW, RunEntry, RunWriter
 from appliance.store.runs.saved_ids import IdLookup
+from appliance.store.state.carry_frames import decode_carry, decode_ids
 from tests.support.harness.saved_history import PATHS, Play, checkpoint, new_disk
 from tests.support.oracles.timer_history import IDS
 
@@ -139,6 +141,43 @@ def test_nothing_is_dropped_while_somebody_compares_rows_with_the_index() -> Non
     assert play.state() == play.expected_state()
 
 
+def test_a_carry_goes_on_through_checkpoints_and_carries_nothing_old() -> None:
+    play = saved()
+    frames: list[bytes] = []
+
+    def append(_kind: int, payload: bytes, _flags: int) -> bool:
+        frames.append(payload)
+        return True
+
+    carrier = IdCarrier(play.runs, play.projections, append=append, payload_max=1 << 16)
+    carrier.begin(1 << 40)
+    job = carrier.step()
+    assert job is not None
+    generation = play.projections.ids.generation
+    play.go_to(play.ends[play.ends.index(play.pos) + 12])
+    play.checkpoint()
+    play.checkpoint()
+    assert play.projections.ids.generation == generation
+    while not carrier.is_done:
+        if job is not None:
+            job.run()
+            carrier.end(job)
+        job = carrier.step()
+    newest = play.runs.ids_now()
+    assert newest is not None
+    now = set(ID_ROW.iter_unpack(b"".join(newest.blocks())))
+    carried = [
+        row
+        for payload in frames
+        for value in decode_carry(payload)
+        for row in ID_ROW.iter_unpack(decode_ids(value.payload))
+    ]
+    assert carried
+    assert set(carried) <= now
+    play.checkpoint()
+    assert play.projections.ids.generation > generation
+
+
 def test_a_replay_that_needs_many_ids_loads_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("appliance.store.runs.saved_ids.RECALLS_MAX", 3)
     play = Play(2, keeps_ids=False)
@@ -170,9 +209,10 @@ def test_runs_of_an_older_version_are_loaded_and_written_anew() -> None:
     play._keeps_ids = False
     play.restart(entries, play.pos, counts)
     assert play.projections.ids.is_whole
-    play.go_to(play.ends[-1])
+    play.go_to(play.ends[203])  # so few changes that no merge would include the older run
     play.checkpoint()
     assert not play.projections.ids.is_whole
+    play.go_to(play.ends[-1])
     assert play.state() == play.expected_state()
 
 
