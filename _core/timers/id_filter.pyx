@@ -95,6 +95,18 @@ cdef class IdFilter:
                 row += RUN_ID_SIZE
         return completed
 
+    def has_all(self, bytes rows not None):
+        """Return whether all ids of whole rows of a run were added."""
+        cdef const uint8_t* row = <const uint8_t*><const char*>rows
+        cdef const uint8_t* end = row + len(rows)
+        while row < end:
+            if not has_key(
+                &self.view, load_u64(row + RUN_ID_AT_HASH_HIGH), load_u32(row + RUN_ID_AT_HASH_LOW)
+            ):
+                return False
+            row += RUN_ID_SIZE
+        return True
+
     def may_have(self, bytes key not None):
         """Return whether the run may have an id; `key` is what its row begins with, 16 bytes."""
         cdef const uint8_t* p = <const uint8_t*><const char*>key

@@ -9,6 +9,7 @@ format has no directory: see `run_files`. Layer 2; any thread.
 """
 
 import struct
+from collections.abc import Iterator
 from typing import Any, Final
 
 from _core.bytes.crc32c import crc32c
@@ -71,6 +72,7 @@ class IdRunReader(IndexedReader):
 
     def _read_extra(self, at: int, extra: list[Any]) -> None:
         begin, self.completed, crc = extra
+        self._filter_at = begin
         size = at - begin
         if size <= 0 or size % FILTER_UNIT:
             raise self._error(at, f"a filter of a multiple of {FILTER_UNIT} bytes", size)
@@ -81,6 +83,13 @@ class IdRunReader(IndexedReader):
         if found != crc:
             raise self._error(begin, f"the CRC {crc:#010x} of the filter", f"{found:#010x}")
         self.filter = IdFilter.decode(octets)
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield the rows block by block, each checked, as `RunReader`; the filter has them all."""
+        for block in super().blocks():
+            if not self.filter.has_all(block):
+                raise self._error(self._filter_at, "a filter that has all ids", "others")
+            yield block
 
     def find(self, key: bytes) -> bytes:
         """Return the row of an id, b"" if there is none.

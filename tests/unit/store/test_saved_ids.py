@@ -301,6 +301,22 @@ def test_an_id_is_found_whatever_other_hashes_begin_like_its_own() -> None:
         assert reader.find(row[:KEY_SIZE]) == b""
 
 
+def test_a_filter_that_lacks_ids_of_its_run_is_a_fault() -> None:
+    rows = rows_of(random_hashes(random.Random(3), 500))
+    disk = new_disk()
+    writer = IdRunWriter(disk, PATHS, kind=RUN_IDS, number=7, from_pos=0, to_pos=9)
+    writer.filter = IdFilter(len(rows))
+    writer.append(b"".join(rows[:250]), 250)
+    kept = writer.filter
+    writer.filter = IdFilter(len(rows))
+    writer.append(b"".join(rows[250:]), 250)
+    writer.filter = kept
+    entry = writer.finish()
+    assert entry is not None
+    with pytest.raises(CorruptionError, match="filter that has all ids"):
+        list(IdRunReader(disk, entry.path(PATHS), entry).blocks())
+
+
 def test_searches_end_at_the_ends() -> None:
     rows = rows_of([(5, 1), (5, 3), (9, 0)])
     block = b"".join(rows)
