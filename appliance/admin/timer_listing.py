@@ -210,7 +210,11 @@ class TimerListing:
             if page.fault is not None:
                 return False
             found += saved.timers_of(page, bodies)
-            from_ms = page.load.until_ms
+            if page.is_full:  # its topic may have been deleted meanwhile: then some are missing
+                after = page.last
+                from_ms = after[0]
+            else:
+                from_ms = page.load.until_ms
             count = min(2 * count, TALLIED_TOGETHER)  # few are of this topic, or pending still
         return True
 

@@ -7,7 +7,7 @@
 As long as all ids fit their memory, they are in the index and no run is read. Layer 2.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -112,7 +112,7 @@ class SavedIds:
     def restore(self, readers: tuple[IdRunReader, ...]) -> None:
         """Leave the ids of a saved state on the disk."""
         self.readers = readers
-        self._note_saved()
+        self._projections.ids.note_saved(*self._saved())
 
     def end_replay(self) -> None:
         """The log was replayed; from now on what reads a run waits for a thread, mostly."""
@@ -146,9 +146,6 @@ class SavedIds:
             return
         self.readers = readers
         ids.end_save(*self._saved())
-
-    def _note_saved(self) -> None:
-        self._projections.ids.note_saved(*self._saved())
 
     def _saved(self) -> tuple[list[IdFilter], int, int]:
         return (
@@ -190,15 +187,15 @@ class SavedIds:
     def recall(self, key: bytes) -> None:
         """Read an id at once, and put what is found into the index; the errors of `take`."""
         if self._recalls_left == 0:
-            for _ in self._load_all():
-                pass
+            self._load_all()
             return
         self._recalls_left -= self._recalls_left > 0
         lookup = self.look_up([key])
         lookup.run()
         self.take(lookup)
 
-    def _load_all(self) -> Iterator[int]:
+    def _load_all(self) -> None:
+        """Put all ids of the runs into the index."""
         merge = RunMerge(
             RUN_IDS,
             source_count=len(self.readers),
@@ -209,7 +206,6 @@ class SavedIds:
         loader = RunLoader(self._projections)
         for block, _ in merged_blocks(merge, [reader.blocks() for reader in self.readers]):
             loader.load_ids(block)
-            yield loader.ids
         self._projections.ids.become_whole()
         self.readers = ()
 

@@ -252,6 +252,10 @@ class TimerMemory:
             reached_ms = minutes.reach(minutes.count_before(from_ms) + count + 1)
             if reached_ms > from_ms:
                 until_ms = min(until_ms, reached_ms)
+        return self._load_of(from_ms, until_ms)
+
+    def _load_of(self, from_ms: int, until_ms: int) -> TimerLoad:
+        """Return a load of what is due in an interval, as the runs and the memtables have it."""
         return TimerLoad(
             self._fs,
             self._paths,
@@ -260,6 +264,7 @@ class TimerMemory:
             from_ms=from_ms,
             until_ms=until_ms,
             changes=self._source.changes_due(from_ms, until_ms),
+            has_log=self._source.has_timer_log,
         )
 
     def next(self, now_ms: int, now_ns: int) -> TimerLoad | None:
@@ -304,16 +309,7 @@ class TimerMemory:
         until_ms = max(until_ms, now_ms + 2 * KEPT_MS, self._wanted_ms + 1, from_ms + MS_PER_MINUTE)
         if until_ms > DUE_END_MS:
             until_ms = ALL_MS
-        self.load = TimerLoad(
-            self._fs,
-            self._paths,
-            self._projections,
-            self._source.entries,
-            from_ms=from_ms,
-            until_ms=until_ms,
-            changes=self._source.changes_due(from_ms, until_ms),
-            has_log=self._source.has_timer_log,
-        )
+        self.load = self._load_of(from_ms, until_ms)
         due.begin_load(until_ms)
         return self.load
 

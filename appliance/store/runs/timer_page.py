@@ -39,6 +39,17 @@ class TimerPage:
     rows: bytes = b""
     fault: StorageError | CorruptionError | None = None
 
+    @property
+    def is_full(self) -> bool:
+        """It has as many timers as it may; more may follow in the interval."""
+        return len(self.rows) == self.limit * RUN_TIMER_SIZE
+
+    @property
+    def last(self) -> tuple[int, int, int]:
+        """The due time, accept position and index of the last one."""
+        accept_pos, index, _, _, due_ms, *_ = TIMER_ROW.unpack(self.rows[-RUN_TIMER_SIZE:])
+        return due_ms, accept_pos, index
+
     def run(self, goes_on: Callable[[], bool]) -> None:
         """Read until the page is full, or `goes_on` says no; may run on any thread."""
         last = b"" if self.after is None else _row_at(self.after)

@@ -11,7 +11,13 @@ import pytest
 
 from _core.bytes.layout import RUN_DUE
 from appliance.admin.timer_listing import TimerListing, parse_place
-from appliance.pending_timers import TimerCountRequest, TimerListRequest, TimerSelection
+from appliance.pending_timers import (
+    ListedTimer,
+    TimerCountRequest,
+    TimerListRequest,
+    TimerSelection,
+)
+from appliance.store.runs.timer_page import TimerPage
 from tests.support.harness.live_broker import Client, LiveBroker, until
 from tests.support.harness.loading import in_pieces
 from tests.support.values.kafka_records import Record, cancel, delay
@@ -128,6 +134,29 @@ async def test_one_topic_is_counted_and_none_is_taken_into_memory(tmp_path: Path
                 assert found.before == sum(due < begin_ms for due in wanted)
                 assert found.after == len(wanted) - found.before - sum(found.counts)
         assert not live.broker._store.state.projections.due.is_loaded
+
+
+async def test_timers_of_a_topic_that_is_deleted_meanwhile_hide_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await saved(tmp_path)
+    async with LiveBroker(tmp_path) as live:
+        (every,) = await pages(live, 1_000, TimerSelection(topic="t"))
+        timers_of = live.broker.saved_timers.timers_of
+        gone: list[ListedTimer] = []
+
+        def without_first(page: TimerPage, bodies: dict[int, int]) -> list[ListedTimer]:
+            found = timers_of(page, bodies)
+            if gone:
+                return found
+            gone.extend(found)
+            return []
+
+        monkeypatch.setattr(live.broker.saved_timers, "timers_of", without_first)
+        far = TimerSelection(topic="t", due=(every[-40]["due"], None))
+        shown = await pages(live, 5, far)
+        following = [each["due"] for each in every].index(gone[-1][0]) + 1
+        assert shown[0] == every[following : following + 5]
 
 
 async def test_a_range_of_time_far_ahead_is_listed(tmp_path: Path) -> None:
