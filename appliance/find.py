@@ -411,15 +411,20 @@ def add_state(item: Item, state_of: Callable[[str, bytes, int, int], str | None]
 def for_json(value: Any) -> Any:
     """Return an item as JSON has it: bytes as text if they are UTF-8, else `{"base64": ...}`."""
     if isinstance(value, bytes):
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            return {"base64": base64.b64encode(value).decode("ascii")}
+        return octets_for_json(value)
     if isinstance(value, dict):
         return {name: for_json(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [for_json(each) for each in value]
     return value
+
+
+def octets_for_json(value: bytes) -> Any:
+    """Return bytes as JSON has them, see `for_json`."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode("ascii")}
 
 
 def answer_in_json(answer: FindAnswer) -> dict[str, Any]:

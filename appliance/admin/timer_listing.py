@@ -13,7 +13,7 @@ from appliance.admin.queries import Fields
 from appliance.broker import Broker
 from appliance.cron_rules import CronError
 from appliance.errors import CorruptionError, FindError, NotReadyError, StorageError
-from appliance.find import LIMIT_DEFAULT, LIMIT_MAX, for_json, until
+from appliance.find import LIMIT_DEFAULT, LIMIT_MAX, octets_for_json, until
 from appliance.model import TimerState
 from appliance.offline.frame_items import Item
 from appliance.pending_timers import (
@@ -139,7 +139,11 @@ class TimerListing:
             pump, request.selection, request.limit + 1, request.after, bodies=bodies
         )
         items = await self._read(
-            pump, timers[: request.limit], has_values=request.has_values, bodies=bodies
+            pump,
+            timers[: request.limit],
+            has_values=request.has_values,
+            is_checked=request.has_values,
+            bodies=bodies,
         )
         return await pump.find(partial(_encode, items, timers))
 
@@ -263,6 +267,7 @@ class TimerListing:
         timers: list[ListedTimer],
         *,
         has_values: bool,
+        is_checked: bool = True,
         bodies: Mapping[int, int] | None = None,
     ) -> list[Item]:
         """Read the records of the first of some timers, on a thread; `bodies`: see `_next`."""
@@ -275,7 +280,7 @@ class TimerListing:
             place = finder.timer_place(accept_pos)
             return saved.get(accept_pos, place) if place < 0 else place
 
-        reader = TimerReader(part, place_of, places, has_values=has_values)
+        reader = TimerReader(part, place_of, places, has_values=has_values, is_checked=is_checked)
 
         def read() -> list[Item]:
             try:
@@ -493,4 +498,4 @@ def _encode(items: Sequence[Item], timers: Sequence[ListedTimer]) -> str:
     for item, timer in zip(items, timers, strict=False):
         item["place"] = _token(timer)
     following = None if is_all else _token(timers[len(items) - 1])
-    return json.dumps({"timers": for_json(items), "next": following})
+    return json.dumps({"timers": items, "next": following}, default=octets_for_json)

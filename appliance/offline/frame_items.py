@@ -42,6 +42,7 @@ from _core.bytes.layout import (
 from _core.bytes.record_list import records
 from _core.log.frames import read_header
 from appliance.errors import CorruptionError, RequestError
+from appliance.store.keys.frame_parts import FrameParts
 from appliance.store.log.frame_kinds import kind_name
 from appliance.store.runs.run_files import rows_of
 from appliance.store.state.carry_frames import (
@@ -76,7 +77,6 @@ Decompress = Callable[[int, memoryview, int], bytes]
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 _TIMER: Final = struct.Struct(">qiBBBxqqIIIIiiIH2x")
-_TIMER_ID: Final = struct.Struct(">qi")
 _RULE: Final = struct.Struct(">BBBxq")
 _MISSED: Final = {1: "once", 2: "all", 3: "none"}
 _CANCEL: Final = struct.Struct(">iBBxxqIxxxx")
@@ -123,12 +123,17 @@ class Frame:
         header: the fields of its header.
     """
 
-    __slots__ = ("data", "header", "pos")
+    __slots__ = ("_held_header", "data", "header", "pos")
 
     def __init__(self, pos: int, data: memoryview) -> None:
         self.pos = pos
         self.data = data
         self.header = read_header(data)
+        self._held_header: dict[str, int] | None = None
+
+    def part(self, at: int, size: int) -> memoryview | bytes:
+        """Return a part of it: where it begins, and its size."""
+        return self.data[at : at + size]
 
     @property
     def kind(self) -> int:
@@ -219,51 +224,46 @@ class Frame:
         """
         if not self.timers_held:
             return []
-        held = iter(self._held_records() if wanted is None else self._some_held(sorted(wanted)))
-        found = []
-        for n in range(self.timers_held) if wanted is None else sorted(wanted):
-            at = self._timers_start() + n * TIMER_ENTRY_SIZE
-            accept_pos, index, level, _, id_size, due, level_offset, _, _, id_pos, *rest = (
-                _TIMER.unpack_from(self.data, at)
-            )
-            occurrence, *target, rule_pos, rule_size = rest
-            item: Item = {"accept_position": accept_pos, "index": index, "due": due}
-            if id_size:
-                item["id"] = bytes(self.data[id_pos : id_pos + id_size])
-            if level:
-                item["level"] = level
-            if level_offset >= 0:
-                item["level_offset"] = level_offset
-            if target[0]:
-                item["target_topic_id"], item["target_partition"] = target
-            if rule_size:
-                rule = bytes(self.data[rule_pos : rule_pos + rule_size])
-                item |= {"occurrence": occurrence} | _rule(rule)
-            item |= next(held, {})
-            found.append(item)
-        return found
+        if wanted is not None:
+            return [self._timer_of(self._entry(number)) for number in sorted(wanted)]
+        held = iter(self._held_records())
+        entries = map(self._entry, range(self.timers_held))
+        return [self._timer_without_record(entry) | next(held, {}) for entry in entries]
 
-    def timer_numbers(self, wanted: Collection[tuple[int, int]]) -> dict[tuple[int, int], int]:
-        """Return where timers are in the timer table; those that it does not have are left out.
-
-        Args:
-            wanted: (accept position, index) of each.
-        """
-        found: dict[tuple[int, int], int] = {}
-        numbers = range(self.timers_held)
-        for timer in wanted:
-            # Where all records of a batch are held, that is their index.
-            number = timer[1]
-            if number not in numbers or self._timer_id(number) != timer:
-                number = bisect_left(numbers, timer, key=self._timer_id)
-            if number < len(numbers) and self._timer_id(number) == timer:
-                found[timer] = number
-        return found
+    def timer(self, accept_pos: int, index: int) -> Item | None:
+        """Return a timer with its held record; None if the timer table does not have it."""
+        count = self.timers_held
+        # Where all records of a batch are held, that is their index.
+        entry = self._entry(index) if 0 <= index < count else None
+        if entry is None or entry[:2] != (accept_pos, index):
+            number = bisect_left(range(count), (accept_pos, index), key=self._timer_id)
+            entry = self._entry(number) if number < count else None
+        return None if entry is None or entry[:2] != (accept_pos, index) else self._timer_of(entry)
 
     def _timer_id(self, number: int) -> tuple[int, int]:
-        at = self._timers_start() + number * TIMER_ENTRY_SIZE
-        accept_pos, index = _TIMER_ID.unpack_from(self.data, at)
+        accept_pos, index, *_ = self._entry(number)
         return accept_pos, index
+
+    def _entry(self, number: int) -> tuple[int, ...]:
+        """Return an entry of the timer table."""
+        at = self._timers_start() + number * TIMER_ENTRY_SIZE
+        return _TIMER.unpack(self.part(at, TIMER_ENTRY_SIZE))
+
+    def _timer_without_record(self, entry: tuple[int, ...]) -> Item:
+        accept_pos, index, level, _, id_size, due, level_offset, _, _, id_pos, *rest = entry
+        occurrence, *target, rule_pos, rule_size = rest
+        item: Item = {"accept_position": accept_pos, "index": index, "due": due}
+        if id_size:
+            item["id"] = bytes(self.part(id_pos, id_size))
+        if level:
+            item["level"] = level
+        if level_offset >= 0:
+            item["level_offset"] = level_offset
+        if target[0]:
+            item["target_topic_id"], item["target_partition"] = target
+        if rule_size:
+            item |= {"occurrence": occurrence} | _rule(bytes(self.part(rule_pos, rule_size)))
+        return item
 
     def cancels(self) -> list[Item]:
         """Return the cancel table of an accept frame."""
@@ -328,8 +328,11 @@ class Frame:
         batch = self.data[start : start + self.header["visible_size"]]
         return _records(batch, decompress, unpacked_max, wanted)
 
+    def _held_start(self) -> int:
+        return FRAME_HEADER_SIZE + self.header["tables_size"] + self.header["visible_size"]
+
     def _held_batch(self) -> memoryview:
-        start = FRAME_HEADER_SIZE + self.header["tables_size"] + self.header["visible_size"]
+        start = self._held_start()
         return self.data[start : start + self.header["held_size"]]
 
     def _held_records(self) -> list[Item]:
@@ -338,21 +341,40 @@ class Frame:
             item.pop("offset", None)
         return found
 
-    def _some_held(self, numbers: Sequence[int]) -> list[Item]:
-        """Return the held records of some timers, without a look at the others."""
-        header = batch_header(self._held_batch())
-        found = []
-        for number in numbers:
-            at = self._timers_start() + number * TIMER_ENTRY_SIZE
-            pos, size = _TIMER.unpack_from(self.data, at)[7:9]
-            try:
-                (item,) = _record_items(header, records(self.data[pos : pos + size], 1))
-            except ValueError as error:
-                found.append({"problem": str(error)})
-                continue
-            del item["offset"]
-            found.append(item)
-        return found
+    def _timer_of(self, entry: tuple[int, ...]) -> Item:
+        """Return the timer of an entry with its held record, without a look at the others."""
+        if self._held_header is None:
+            self._held_header = batch_header(self.part(self._held_start(), BATCH_HEADER_SIZE))
+        pos, size = entry[7:9]
+        timer = self._timer_without_record(entry)
+        try:
+            (item,) = _record_items(self._held_header, records(self.part(pos, size), 1))
+        except ValueError as error:
+            return timer | {"problem": str(error)}
+        del item["offset"]
+        return timer | item
+
+
+class PartialFrame(Frame):
+    """A frame that is not checked, of which only what is asked for is read.
+
+    Only `header` and `timer` can be used. They raise ValueError if the parts do not fit together or
+    cannot be read.
+
+    Args:
+        pos: its log position.
+        parts: reads them.
+    """
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, pos: int, parts: FrameParts) -> None:
+        super().__init__(pos, memoryview(parts.first))
+        self._parts = parts
+
+    def part(self, at: int, size: int) -> bytes:
+        """Read a part of it."""
+        return self._parts.read(at, size)
 
 
 def _rule(rule: bytes) -> Item:

@@ -4,7 +4,7 @@ Segments at the head of the log may disappear while it is read: nothing is found
 files lose their names before a later segment is written to them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +12,7 @@ from _core.bytes.layout import FRAME_HEADER_SIZE
 from _core.log import frames
 from _core.tables.key_scan import FrameWalk
 from appliance.errors import StorageError
+from appliance.store.keys.frame_parts import FrameParts
 from appliance.store.log.reads import read_around
 from appliance.store.paths import segment_name
 from appliance.system.files import File, FileSystem
@@ -145,25 +146,47 @@ class LogPart:
         frame = self._read_frame(pos)
         return None if frame is None else bytes(frame)
 
-    def _read_frame(self, pos: int) -> memoryview | None:
-        if not self.start <= pos < self.end or pos % FRAME_STEP:
+    def parts_at(self, pos: int) -> FrameParts | None:
+        """Return the frame that begins at a position by its header, to read parts of it.
+
+        Once they are read, `has_segments` must be true for them to be valid.
+
+        Raises:
+            StorageError: as `scan`.
+        """
+        data, size = self._begin_of(pos)
+        base, _ = self._bounds_of(pos)
+        file = self._files.get(base)
+        if data is None or file is None:
             return None
+        return FrameParts(file, pos - base, bytes(data[:size]), size)
+
+    def has_segments(self, positions: Collection[int]) -> bool:
+        """Return whether the segments of some positions are there and were not recycled."""
+        files = (self._file(base) for base in {self._bounds_of(pos)[0] for pos in positions})
+        return all(file is not None and self._fs.exists(file.path) for file in files)
+
+    def _read_frame(self, pos: int) -> memoryview | None:
+        data, size = self._begin_of(pos)
+        if data is not None and size > len(data):
+            data = self._read(self._bounds_of(pos)[0], pos, size)
+        return None if data is None else data[:size]
+
+    def _begin_of(self, pos: int) -> tuple[memoryview | None, int]:
+        """Return the first bytes of the frame at a position, and its size; None if none begins."""
+        nothing = None, 0
+        if not self.start <= pos < self.end or pos % FRAME_STEP:
+            return nothing
         base, limit = self._bounds_of(pos)
         limit = min(limit, self.end)
         data = self._read(base, pos, min(FRAME_READ_BYTES, limit - pos))
         if data is None or len(data) < FRAME_HEADER_SIZE:
-            return None
+            return nothing
         header = frames.read_header(data)
         size = header["size"]
         if header["position"] != pos or not FRAME_HEADER_SIZE <= size <= limit - pos:
-            return None
-        if size > len(data):
-            data = self._read(base, pos, size)
-            if data is None:
-                return None
-        if self._salt and header["salt"] != self._salt:
-            return None
-        return data[:size]
+            return nothing
+        return nothing if self._salt and header["salt"] != self._salt else (data, size)
 
     def crc_at(self, pos: int) -> int | None:
         """Return the field crc of the frame that begins at a position, unchecked; None if gone."""

@@ -3,15 +3,20 @@
 import random
 from array import array
 from collections import Counter
+from pathlib import Path
 from typing import Any, cast, get_args
+from unittest.mock import patch
 
 import pytest
 
+from _core.bytes.layout import AT_PHYS_OFFSET, FRAME_HEADER_SIZE, TIMER_ENTRY_SIZE
+from appliance import timer_reader
 from appliance.errors import DiskFullError, FindError
 from appliance.find import Finder
 from appliance.pending_timers import ListedTimer, TimerCounts, TimerPlace, TimerSelection
 from appliance.timer_reader import UNREADABLE, TimerReader
 from tests.support.harness.broker_harness import BrokerHarness, Stop, with_topic
+from tests.support.harness.configs import small_config
 from tests.support.simulator.sim_fs import CrashMode, SimFileSystem
 from tests.support.values.kafka_records import Record, cancel, delay
 from tests.unit.retention.test_carried_timers import IDS, carried
@@ -45,12 +50,20 @@ def counted(
     return last
 
 
-def items(harness: BrokerHarness, *, has_values: bool = True, **request: Any) -> list[Any]:
+def items(
+    harness: BrokerHarness, *, has_values: bool = True, in_parts: bool = False, **request: Any
+) -> list[Any]:
     """All that is pending, with its records."""
     timers = listed(harness, **request)
     places = {timer[3]: harness.broker.timers.partition_of(timer) for timer in timers}
     finder, part = cast(tuple[Finder, Any], harness.broker.begin_find())
-    reader = TimerReader(part, finder.timer_place, cast(Any, places), has_values=has_values)
+    reader = TimerReader(
+        part,
+        finder.timer_place,
+        cast(Any, places),
+        has_values=has_values,
+        is_checked=not in_parts,
+    )
     try:
         return reader.read(timers, lambda: True)
     finally:
@@ -80,6 +93,8 @@ def test_lists_and_counts_are_those_of_the_producers() -> None:
             for each in items(harness_now)
         ]
         assert found == pending
+        with patch.object(timer_reader, "WHOLE_BYTES", 0):
+            assert items(harness_now, in_parts=True) == items(harness_now)
         middle = pending[150][0]
         of_a = TimerSelection(topic="a", partition=1, due=(middle, middle + 10**8))
         assert [each["value"] for each in items(harness_now, selection=of_a)] == [
@@ -130,6 +145,8 @@ def test_a_carried_timer_is_listed_where_it_is_now() -> None:
     assert found[0]["id"] == IDS[0]
     assert all(each["position"] > each["accept_position"] for each in found)
     assert all(each["stored_at"] < harness.clock.wall_ms() for each in found)
+    with patch.object(timer_reader, "WHOLE_BYTES", 0):
+        assert items(harness, in_parts=True) == found
 
 
 def test_what_waits_for_the_disk_is_listed_and_counted_as_overdue() -> None:
@@ -153,6 +170,84 @@ def test_a_timer_that_cannot_be_read_says_so() -> None:
     assert bad["problem"] == UNREADABLE
     assert (bad["topic"], bad["due"]) == ("cold", listed(harness)[0][0])
     assert good["value"].startswith(b"1 ")
+
+
+def with_large_frame() -> tuple[BrokerHarness, Path, int]:
+    """A broker with five timers in a frame of 70 KB, its segment and where the frame begins."""
+    config = small_config(
+        segment_size_bytes=8 << 20,
+        batch_size_max_bytes=100_000,
+        record_size_max_bytes=20_000,
+        decompressed_size_max_bytes=200_000,
+    )
+    harness = BrokerHarness(config=config)
+    harness.create_topic("t")
+    rng = random.Random(1)
+    records = [
+        Record(rng.randbytes(14_000), key=b"key-%d" % n, headers=delay(1_000 + n, b"id-%d" % n))
+        for n in range(5)
+    ]
+    assert harness.produce("t", 0, records).error == 0
+    place = items(harness)[0]["position"]
+    path = harness.segment_paths()[0]
+    return harness, path, place
+
+
+def keys(harness: BrokerHarness, *, in_parts: bool) -> list[bytes | None]:
+    """Of all timers; None for those that cannot be read."""
+    return [each.get("key") for each in items(harness, has_values=False, in_parts=in_parts)]
+
+
+def test_a_list_without_values_reads_little_of_a_large_frame() -> None:
+    harness, path, _ = with_large_frame()
+    assert keys(harness, in_parts=True) == [b"key-%d" % number for number in range(5)]
+    other = harness.disk.files()[path].index(b"key-1") + 10_000
+    harness.disk.spoil(path, other, 1)
+    # The record of one cannot be read, so all of the frame is, and that has no valid checksum.
+    assert keys(harness, in_parts=True) == [b"key-0", None, b"key-2", b"key-3", b"key-4"]
+    assert keys(harness, in_parts=False) == [None] * 5
+    assert purge(harness) == 0
+    harness.disk.repair(path)
+    assert keys(harness, in_parts=True) == keys(harness, in_parts=False)
+    assert purge(harness) == 5
+
+
+@pytest.mark.parametrize("what", ["entry", "due", "record", "position"])
+def test_parts_of_a_frame_that_do_not_fit_are_never_shown(what: str) -> None:
+    harness, path, place = with_large_frame()
+    octets = harness.disk.files()[path]
+    record = octets.index(b"key-1")
+    entry = place + FRAME_HEADER_SIZE + TIMER_ENTRY_SIZE
+    at = {
+        "entry": entry + 11,
+        "due": entry + 23,
+        "record": record - 1,
+        "position": place + AT_PHYS_OFFSET + 7,
+    }[what]
+    file = harness.disk.open(path)
+    file.pwritev([bytes([octets[at] ^ 0x11])], at)
+    found = keys(harness, in_parts=True)
+    assert found[1] is None
+    assert set(found) <= {None, *(b"key-%d" % number for number in range(5))}
+    assert keys(harness, in_parts=False) == [None] * 5
+    file.pwritev([octets[at : at + 1]], at)
+    assert keys(harness, in_parts=True) == [b"key-%d" % number for number in range(5)]
+    assert harness.tick(2_000) == 5
+
+
+def test_what_was_read_of_a_segment_that_is_gone_is_not_shown() -> None:
+    harness, path, _ = with_large_frame()
+    exists, reads = harness.disk.exists, []
+
+    def is_there(asked: Path) -> bool:
+        if asked == path:
+            reads.append(asked)
+        return exists(asked) and (asked != path or len(reads) < 2)
+
+    with patch.object(harness.disk, "exists", is_there):
+        assert keys(harness, in_parts=True) == [None] * 5
+    assert len(reads) == 3
+    assert None not in keys(harness, in_parts=True)
 
 
 def test_values_come_only_on_demand() -> None:
