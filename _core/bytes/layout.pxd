@@ -220,7 +220,7 @@ cpdef enum:
     RUN_DUE = 3                   # a file in timerlog/: the rows of timers by due time
     RUN_BLOCK_SIZE_MAX = 262144   # bytes of rows in one block
     RUN_ID_VERSION = 2            # of a file in index/ that has a directory and a filter
-    RUN_ID_BLOCK_SIZE = 16380     # bytes of rows in one block of such a file, but for the last
+    RUN_ID_BLOCK_SIZE = 4056      # bytes of rows in one block of such a file, but for the last
 
 # Rows of pending and of completed timers share one sequence and their first three fields.
 cpdef enum:

@@ -14,9 +14,10 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy
 
 from _core.bytes.layout cimport (
-    RUN_ID_AT_COMPLETED_POS, RUN_ID_AT_HASH_HIGH, RUN_ID_AT_HASH_LOW, RUN_ID_AT_TOPIC_ID,
-    RUN_ID_SIZE,
+    RUN_BLOCK_SIZE_MAX, RUN_ID_AT_COMPLETED_POS, RUN_ID_AT_HASH_HIGH, RUN_ID_AT_HASH_LOW,
+    RUN_ID_AT_TOPIC_ID, RUN_ID_SIZE,
 )
+from _core.bytes.crc32c cimport extend
 from _core.bytes.octets cimport load_i64, load_u32, load_u64
 
 cdef enum:
@@ -25,6 +26,7 @@ cdef enum:
     BLOCK_BYTES = BLOCK_WORDS * 8
     KEY_SIZE = RUN_ID_AT_TOPIC_ID + 4    # what a row begins with; bytes are in the order of ids
     PLACE_SIZE = 28
+    HEAD_SIZE = 8                        # of a block
 
 
 @cython.final
@@ -107,13 +109,23 @@ cdef class IdFilter:
             row += RUN_ID_SIZE
         return True
 
-    def may_have(self, bytes key not None):
-        """Return whether the run may have an id; `key` is what its row begins with, 16 bytes."""
-        cdef const uint8_t* p = <const uint8_t*><const char*>key
-        assert len(key) >= RUN_ID_AT_HASH_LOW + 4
-        return has_key(
-            &self.view, load_u64(p + RUN_ID_AT_HASH_HIGH), load_u32(p + RUN_ID_AT_HASH_LOW)
-        )
+    def pick(self, list keys not None):
+        """Return those of some ids that the run may have.
+
+        Args:
+            keys: what their rows begin with, 16 bytes each.
+        """
+        cdef bytes key
+        cdef const uint8_t* p
+        cdef list found = []
+        for key in keys:
+            p = <const uint8_t*><const char*>key
+            assert len(key) == KEY_SIZE
+            if has_key(
+                &self.view, load_u64(p + RUN_ID_AT_HASH_HIGH), load_u32(p + RUN_ID_AT_HASH_LOW)
+            ):
+                found.append(key)
+        return found
 
 
 cdef Py_ssize_t first_place(const uint8_t* places, Py_ssize_t count, uint64_t high, bint after) \
@@ -131,34 +143,66 @@ cdef Py_ssize_t first_place(const uint8_t* places, Py_ssize_t count, uint64_t hi
     return low
 
 
-def blocks_with(bytes places not None, bytes key not None):
-    """Return the blocks that may have an id, as the number of the first and that after the last.
+def find_rows(bytes places not None, list keys not None, read, uint32_t seed):
+    """Find ids in the blocks of a file.
 
     Args:
-        places: those of the directory, each of which begins with the first word of the hash of the
-            first row.
-        key: what the row begins with, 16 bytes.
+        places: those of the directory: the first word of the hash of the first row of a block, its
+            offset, bytes of rows, count of rows, CRC.
+        keys: what the rows of the ids begin with, 16 bytes each.
+        read: function of a size and an offset that returns bytes of the file.
+        seed: the CRC of the head of the file.
+
+    Returns:
+        The rows that were found, by keys, and the number of a block that is damaged, -1 for none.
+
+    Raises:
+        what `read` raises.
     """
-    cdef const uint8_t* p = <const uint8_t*><const char*>places
-    cdef Py_ssize_t count = len(places) // PLACE_SIZE
+    cdef const uint8_t* first = <const uint8_t*><const char*>places
+    cdef Py_ssize_t count = len(places) // PLACE_SIZE, number, end
+    cdef const uint8_t* place
     cdef uint64_t high
-    assert len(key) == KEY_SIZE
-    high = load_u64(<const uint8_t*><const char*>key + RUN_ID_AT_HASH_HIGH)
-    return max(first_place(p, count, high, False) - 1, 0), first_place(p, count, high, True)
+    cdef uint32_t size
+    cdef bytes key, block, row
+    cdef dict found = {}
+    for key in keys:
+        assert len(key) == KEY_SIZE
+        high = load_u64(<const uint8_t*><const char*>key + RUN_ID_AT_HASH_HIGH)
+        # Ids whose hashes begin alike may be in two blocks.
+        number = max(first_place(first, count, high, False) - 1, 0)
+        end = first_place(first, count, high, True)
+        for number in range(number, end):
+            place = first + number * PLACE_SIZE
+            size = load_u32(place + 16)
+            if size > RUN_BLOCK_SIZE_MAX:
+                return found, number
+            block = read(HEAD_SIZE + size + 4, load_u64(place + 8))
+            if not _is_whole(block, place, seed):
+                return found, number
+            row = _row_of(<const uint8_t*><const char*>block + HEAD_SIZE, size, key)
+            if row is not None:
+                found[key] = row
+                break
+    return found, -1
 
 
-def find_row(bytes block not None, bytes key not None):
-    """Return the row of an id in a block, b"" if it has none.
+cdef bint _is_whole(bytes block, const uint8_t* place, uint32_t seed) noexcept:
+    """Whether what was read is the block of a place."""
+    cdef const uint8_t* p = <const uint8_t*><const char*>block
+    cdef uint32_t size = load_u32(place + 16), crc = load_u32(place + 24)
+    if len(block) != HEAD_SIZE + <Py_ssize_t>size + 4 or memcmp(p, place + 16, HEAD_SIZE) != 0:
+        return False
+    if load_u32(p + HEAD_SIZE + size) != crc:
+        return False
+    return extend(extend(seed, place + 8, 8), p, HEAD_SIZE + size) == crc
 
-    Args:
-        block: whole rows in order.
-        key: what the row begins with, 16 bytes.
-    """
-    cdef const uint8_t* rows = <const uint8_t*><const char*>block
+
+cdef bytes _row_of(const uint8_t* rows, Py_ssize_t size, bytes key):
+    """The row of an id among some in order; None if there is none."""
     cdef const uint8_t* wanted = <const uint8_t*><const char*>key
-    cdef Py_ssize_t low = 0, end = len(block) // RUN_ID_SIZE, middle
+    cdef Py_ssize_t low = 0, end = size // RUN_ID_SIZE, middle
     cdef Py_ssize_t count = end
-    assert len(key) == KEY_SIZE
     while low < end:
         middle = (low + end) // 2
         if memcmp(rows + middle * RUN_ID_SIZE, wanted, KEY_SIZE) < 0:
@@ -166,5 +210,5 @@ def find_row(bytes block not None, bytes key not None):
         else:
             end = middle
     if low == count or memcmp(rows + low * RUN_ID_SIZE, wanted, KEY_SIZE) != 0:
-        return b""
-    return block[low * RUN_ID_SIZE:(low + 1) * RUN_ID_SIZE]
+        return None
+    return (<const char*>rows)[low * RUN_ID_SIZE:(low + 1) * RUN_ID_SIZE]

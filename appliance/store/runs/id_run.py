@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from _core.bytes.crc32c import crc32c
 from _core.bytes.layout import RUN_ID_BLOCK_SIZE, RUN_ID_SIZE, RUN_ID_VERSION
-from _core.timers.id_filter import IdFilter, blocks_with, find_row
+from _core.timers.id_filter import IdFilter, find_rows
 from appliance.store.runs.indexed_run import Directory, IndexedReader, IndexedWriter
 
 KEY_SIZE: Final = 16
@@ -91,24 +91,22 @@ class IdRunReader(IndexedReader):
                 raise self._error(self._filter_at, "a filter that has all ids", "others")
             yield block
 
-    def find(self, key: bytes) -> bytes:
-        """Return the row of an id, b"" if there is none.
+    def find(self, keys: list[bytes]) -> dict[bytes, bytes]:
+        """Return the rows of those of some ids that it has, by their keys.
 
         Args:
-            key: what its row begins with, KEY_SIZE bytes.
+            keys: what their rows begin with, KEY_SIZE bytes each, best in order.
 
         Raises:
             StorageError: it cannot be read.
             CorruptionError: a block is damaged.
         """
-        if not self.filter.may_have(key):
-            return b""
-        # Ids whose hashes begin alike may be in two blocks.
-        for number in range(*blocks_with(self._packed, key)):
-            row = find_row(self.read_block(self.place(number)), key)
-            if row:
-                return row
-        return b""
+        wanted = self.filter.pick(keys)
+        found, damaged = find_rows(self._packed, wanted, self._file.pread, self._head_crc)
+        if damaged >= 0:
+            self.read_block(self.place(damaged))  # says what is wrong
+            raise self._error(self.place(damaged).offset, "the same as before", "another block")
+        return found
 
     def __del__(self) -> None:
         """Close the file: look-ups on threads may have been the last to use it."""

@@ -53,21 +53,18 @@ class IdLookup:
 
     def run(self) -> None:
         """Read them; may run on any thread."""
+        rows: dict[bytes, bytes] = {}
+        keys = sorted(set(self.keys))
         try:
-            self.found = [(key, self._find(key)) for key in sorted(set(self.keys))]
+            for reader in reversed(self.readers):
+                rows |= reader.find([key for key in keys if key not in rows])
+            self.found = [(key, rows.get(key, b"")) for key in keys]
         except (StorageError, CorruptionError) as error:
             self.error = error
             # The next start misses it, and replays the log.
             with suppress(StorageError):
                 self.fs.rename(error.path, error.path.with_suffix(".damaged"))
                 self.fs.sync_dir(error.path.parent)
-
-    def _find(self, key: bytes) -> bytes:
-        for reader in reversed(self.readers):
-            row = reader.find(key)
-            if row:
-                return row
-        return b""
 
 
 class SavedIds:

@@ -1,17 +1,21 @@
 """Ids that are in the runs alone: what they name is what a full replay knows."""
 
 import random
+from collections.abc import Callable
 
 import pytest
 
+from _core.bytes.crc32c import crc32c
 from _core.bytes.layout import RUN_ID_SIZE, RUN_IDS
 from _core.state.id_rows import named_timer
-from _core.timers.id_filter import IdFilter, blocks_with, find_row
+from _core.timers.id_filter import IdFilter, find_rows
 from appliance.errors import CorruptionError
 from appliance.store.head.id_carrier import IdCarrier
 from appliance.store.paths import segment_name
+from appliance.store.runs.id_run import DIRECTORY as ID_DIRECTORY
 from appliance.store.runs.id_run import KEY_SIZE, IdRunReader, IdRunWriter
-from appliance.store.runs.run_files import ID_ROW, RunEntry, RunWriter
+from appliance.store.runs.indexed_run import POSITION
+from appliance.store.runs.run_files import BLOCK_HEAD, CRC, ID_ROW, RunEntry, RunWriter
 from appliance.store.runs.saved_ids import IdLookup
 from appliance.store.state.carry_frames import decode_carry, decode_ids
 from tests.support.harness.saved_history import PATHS, Play, checkpoint, new_disk
@@ -271,10 +275,11 @@ def test_a_filter_knows_all_ids_of_its_run_and_few_others(count: int) -> None:
     assert made.add_rows(b"".join(rows)) == 0
     read = IdFilter.decode(made.encode())
     assert read.size == made.size == -(-count // 32) * 64
-    assert all(read.may_have(row[:KEY_SIZE]) for row in rows)
+    keys = [row[:KEY_SIZE] for row in rows]
+    assert read.pick(keys) == keys
     others = [row[:KEY_SIZE] for row in rows_of(random_hashes(rng, 20_000))]
-    assert sum(map(read.may_have, others)) < 20_000 // 150
-    assert not any(map(IdFilter(count).may_have, others))
+    assert len(read.pick(others)) < 20_000 // 150
+    assert IdFilter(count).pick(others) == []
 
 
 def test_an_id_is_found_whatever_other_hashes_begin_like_its_own() -> None:
@@ -294,11 +299,10 @@ def test_an_id_is_found_whatever_other_hashes_begin_like_its_own() -> None:
     reader = IdRunReader(disk, entry.path(PATHS), entry)
     assert (reader.rows, reader.completed) == (len(rows), 0)
     assert b"".join(reader.blocks()) == b"".join(rows)
-    assert reader.place_count == 8
-    for row in rows:
-        assert reader.find(row[:KEY_SIZE]) == row
-    for row in rows_of(random_hashes(rng, 3_000)):
-        assert reader.find(row[:KEY_SIZE]) == b""
+    assert reader.place_count == 33
+    known = {row[:KEY_SIZE]: row for row in rows}
+    others = [row[:KEY_SIZE] for row in rows_of(random_hashes(rng, 3_000))]
+    assert reader.find(sorted([*known, *others])) == known
 
 
 def test_a_filter_that_lacks_ids_of_its_run_is_a_fault() -> None:
@@ -319,13 +323,42 @@ def test_a_filter_that_lacks_ids_of_its_run_is_a_fault() -> None:
 
 def test_searches_end_at_the_ends() -> None:
     rows = rows_of([(5, 1), (5, 3), (9, 0)])
-    block = b"".join(rows)
-    for row in rows:
-        assert find_row(block, row[:KEY_SIZE]) == row
-    for high, low in ((0, 0), (5, 2), (10, 0)):
-        (row,) = rows_of([(high, low)])
-        assert find_row(block, row[:KEY_SIZE]) == b""
-        assert blocks_with(b"", row[:KEY_SIZE]) == (0, 0)
+    file, place = stored_block(rows)
+    others = [row[:KEY_SIZE] for row in rows_of([(0, 0), (5, 2), (10, 0)])]
+    known = {row[:KEY_SIZE]: row for row in rows}
+    assert find_rows(place, [*known, *others], reader_of(file), 7) == (known, -1)
+    assert find_rows(b"", [*known, *others], reader_of(b""), 7) == ({}, -1)
+
+
+def stored_block(rows: list[bytes]) -> tuple[bytes, bytes]:
+    """A file that has a block at 99, and the place of that; the CRC of the file's head is 7."""
+    size = sum(map(len, rows))
+    head = BLOCK_HEAD.pack(size, len(rows)) + b"".join(rows)
+    crc = crc32c(head, crc32c(POSITION.pack(99), 7))
+    (high,) = ID_DIRECTORY.key.unpack_from(rows[0])
+    place = ID_DIRECTORY.place.pack(high, 99, size, len(rows), crc)
+    return bytes(99) + head + CRC.pack(crc), place
+
+
+def reader_of(file: bytes) -> Callable[[int, int], bytes]:
+    return lambda size, offset: file[offset : offset + size]
+
+
+def test_nothing_is_found_in_a_block_that_is_damaged_or_another_one() -> None:
+    rows = rows_of([(5, 1), (5, 3), (9, 0)])
+    file, place = stored_block(rows)
+    key = rows[1][:KEY_SIZE]
+    assert find_rows(place, [key], reader_of(file), 7) == ({key: rows[1]}, -1)
+    assert find_rows(place, [key], reader_of(file), 8) == ({}, 0)
+    for at in range(99, len(file)):
+        damaged = bytearray(file)
+        damaged[at] ^= 1
+        assert find_rows(place, [key], reader_of(bytes(damaged)), 7) == ({}, 0)
+        assert find_rows(place, [key], reader_of(file[:at]), 7) == ({}, 0)
+    for at in range(8, len(place)):  # the key, which is before, says where to look
+        other = bytearray(place)
+        other[at] ^= 1
+        assert find_rows(bytes(other), [key], reader_of(file), 7) == ({}, 0)
 
 
 def test_small_stores_keep_all_ids_in_memory() -> None:
