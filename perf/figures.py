@@ -48,6 +48,8 @@ METRICS: Final = {
         Metric("p999_ms", "p99.9 ms"),
         Metric("last_ms", "last ms"),
         Metric("load_mb_per_s", "load MB/s", is_more_better=True),
+        Metric("bytes_each", "bytes of memory each"),
+        Metric("left_percent", "%", is_more_better=True),
         Metric("other_cpu_share", "others"),
     )
 }

@@ -6,7 +6,9 @@
 Half of the records are due within a week, the others within eight years, in mixed order. Each tenth
 has an id, and some of these are cancelled after the start (--named-every 0: none). The memory is
 anonymous, half of it that of the frame cache at most. A start is from the process's begin until
-it is ready, after a clean stop. Each request goes to the admin API seven times.
+it is ready, after a clean stop. Each request goes to the admin API seven times. At the end another
+broker has --at-once records of 200 bytes that are all due in one millisecond, and a consumer waits
+for them: when does the last one come?
 """
 
 import argparse
@@ -37,6 +39,10 @@ SPREADS_MS: Final = ((HOUR_MS, 7 * DAY_MS), (8 * DAY_MS, 3_000 * DAY_MS))
 """From when on, and for how long, each half is due."""
 
 FAR_MS: Final = 400 * DAY_MS
+LEAD_MS: Final = 8_000
+LEAD_PER_MS: Final = 350
+"""Records that one client schedules in a millisecond, at least."""
+
 TIMES: Final = 7
 CANCELLED: Final = 100_000
 SETTLE_S: Final = 10.0
@@ -95,6 +101,22 @@ def _cancel(served: Served, client: Path, count: int, named_every: int) -> float
     if done.returncode != 0:
         raise BenchError(f"not all is cancelled: {done.stderr.strip()}")
     return CANCELLED / (time.monotonic() - begin_s)
+
+
+def _all_at_once(client: Path, count: int) -> float:
+    """Return how long after the due time of all the last one comes, ms."""
+    lead_ms = LEAD_MS + count // LEAD_PER_MS
+    with build_directory() as parent, new_directory(parent) as directory:
+        served, _ = _start(directory)
+        create_topics(served.address, (TOPIC,), PARTITION_COUNT, {})
+        command = [str(client), "burst", "--brokers", served.address, "--topic", TOPIC]
+        command += ["--partitions", str(PARTITION_COUNT), "--count", str(count), "--size", "200"]
+        command += ["--lead-ms", str(lead_ms)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        served.stop(is_signalled=True)
+    if done.returncode != 0:
+        raise BenchError(f"not all came: {done.stderr.strip()}")
+    return float(json.loads(done.stdout)["last_ms"])
 
 
 def _ask(served: Served, request: str) -> tuple[float, float, float]:
@@ -178,9 +200,13 @@ def main() -> int:
     )
     parser.add_argument("--count", type=int, default=10_000_000)
     parser.add_argument("--named-every", type=int, default=10)
+    parser.add_argument("--at-once", type=int, default=10_000_000, help="0: not measured")
     options = parser.parse_args()
     try:
         run(options.count, options.named_every)
+        if options.at_once:
+            took_ms = _all_at_once(build_client(), options.at_once)
+            print(f"\n{options.at_once:,} due in one millisecond: the last after {took_ms:,.0f} ms")
     except BenchError as error:
         print(error, file=sys.stderr)
         return 1

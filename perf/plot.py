@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from xml.sax.saxutils import escape
 
-from perf.figures import METRICS, Figure, Result
+from perf.figures import METRICS, Figure, Metric, Result
 from perf.report import number
 
 _WIDTH: Final = 860
-_LEFT: Final = 150
+_LEFT: Final = 220
 _RIGHT: Final = 200
 _BAR_HEIGHT: Final = 14
 _ROW_HEIGHT: Final = 19
@@ -22,6 +22,8 @@ _LINE_COLUMNS: Final = 120
 _COLOURS: Final = {
     "latermq async": "#0072b2",
     "latermq sync": "#56b4e9",
+    "latermq, async flush": "#0072b2",
+    "latermq, sync flush": "#56b4e9",
     "Kafka": "#d55e00",
     "Kafka flush=1": "#e69f00",
     "mock": "#999999",
@@ -48,7 +50,7 @@ def plot(results: Sequence[Result], metric_of: Mapping[str, str], subtitle: str)
         body.append(f'<text class="s" x="10" y="{top}">{escape(line)}</text>')
         top += _LINE_HEIGHT
     for workload, bars in groups.items():
-        body.append(_title(METRICS[metric_of[workload]].title, workload, top))
+        body.append(_title(METRICS[metric_of[workload]], workload, top))
         top += _TITLE_HEIGHT
         largest = max(figure.max for _, figure in bars) or 1.0
         for broker, figure in bars:
@@ -64,11 +66,11 @@ def plot(results: Sequence[Result], metric_of: Mapping[str, str], subtitle: str)
     return "\n".join([head, *body, "</svg>", ""])
 
 
-def _title(metric_title: str, workload: str, top: int) -> str:
-    better = "more" if "/s" in metric_title else "less"
+def _title(metric: Metric, workload: str, top: int) -> str:
+    better = "more" if metric.is_more_better else "less"
     return (
         f'<text class="t" x="10" y="{top + 22}">{escape(workload)} '
-        f'<tspan class="s" font-weight="normal">{escape(metric_title)}, {better} is better'
+        f'<tspan class="s" font-weight="normal">{escape(metric.title)}, {better} is better'
         f"</tspan></text>"
     )
 

@@ -23,6 +23,8 @@ that they take; --count records that are due at one instant, and how long the la
 records a second for ten seconds, and how late they came; and --count records, after which the
 server is killed with SIGKILL and started again, and how many are left. A kill is no power cut: what
 the kernel has is kept.
+
+Prints a table, and draws it in build/perf/rivals.svg.
 """
 
 import argparse
@@ -31,14 +33,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from perf.brokers import new_directory
-from perf.figures import Figure
-from perf.machine import BenchError, build_directory, machine_line
+from perf.figures import Figure, Result, Sample
+from perf.machine import BUILD_DIR, BenchError, build_directory, machine_line
+from perf.plot import plot
 from perf.rival_nats import Nats
 from perf.rival_servers import (
     LIMIT_S,
@@ -177,6 +180,38 @@ def run(options: argparse.Namespace) -> None:
                     found[name].append(measure(wanted[name], place, options.count))
                     print(f"round {number + 1}: {name}: {found[name][-1]}", flush=True)
     _show(wanted, found)
+    labels = {name: kind.name for name, kind in wanted.items()}
+    (BUILD_DIR / "rivals.svg").write_text(_draw(labels, found, machine_line()))
+
+
+def _sample(found: Measured) -> Sample:
+    return {
+        "messages_per_s": found.rate,
+        "bytes_each": found.memory_bytes,
+        "last_ms": found.burst_s * 1e3,
+        "p99_ms": found.late_p99_ms,
+        "left_percent": 100 * found.left,
+    }
+
+
+DRAWN: Final = {
+    "scheduling": "messages_per_s",
+    "due at one instant": "last_ms",
+    "lateness at 5,000/s": "p99_ms",
+    "pending records": "bytes_each",
+    "left after kill -9": "left_percent",
+}
+"""What is drawn, and the metric of each."""
+
+
+def _draw(labels: Mapping[str, str], found: Mapping[str, Sequence[Measured]], subtitle: str) -> str:
+    """Return the figures of all rivals as SVG; `labels` are the names of those that were found."""
+    results = [
+        Result(what, labels[name], dict(enumerate(map(_sample, runs))))
+        for what in DRAWN
+        for name, runs in found.items()
+    ]
+    return plot(results, DRAWN, subtitle)
 
 
 def _show(wanted: dict[str, type[Rival]], found: dict[str, list[Measured]]) -> None:

@@ -27,7 +27,7 @@ class DelaySettings:
         "The delays of `x-delay-level` 1, 2, ...; RocketMQ's 18 levels.",
     )
     delivery_chunk_records: int = number(
-        2_048,
+        4_096,
         "delay.delivery_chunk_records",
         (1, 100_000),
         "Due records delivered in one turn of the loop, before requests are served again.",
