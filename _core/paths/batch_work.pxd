@@ -15,7 +15,6 @@ cdef class BatchWork:
     cdef int32_t partition
     cdef int look
     cdef int64_t now_ms
-    cdef int64_t accepted_ms
     cdef int64_t base_ms
     cdef object decompress
     cdef bytes packed
@@ -27,7 +26,6 @@ cdef class BatchWork:
     cdef object error         # of `decompress`
     cdef int make(
         self, BatchSplitter splitter, object decompress, bytes packed, int64_t size_max,
-        const Batch* b, Partition partition, int look, int64_t now_ms, int64_t accepted_ms,
-        int64_t base_ms
+        const Batch* b, Partition partition, int look, int64_t now_ms, int64_t base_ms
     ) except -1
     cdef int look_up(self, object lookup) except -1

@@ -34,8 +34,7 @@ cdef class BatchWork:
 
     cdef int make(
         self, BatchSplitter splitter, object decompress, bytes packed, int64_t size_max,
-        const Batch* b, Partition partition, int look, int64_t now_ms, int64_t accepted_ms,
-        int64_t base_ms
+        const Batch* b, Partition partition, int look, int64_t now_ms, int64_t base_ms
     ) except -1:
         """Take what the work needs; nobody else may use `splitter` until it is done."""
         assert not self.is_made
@@ -48,7 +47,6 @@ cdef class BatchWork:
         self.partition = partition.index
         self.look = look
         self.now_ms = now_ms
-        self.accepted_ms = accepted_ms
         self.base_ms = base_ms
         self.is_made = True
         return 0
@@ -91,7 +89,7 @@ cdef class BatchWork:
             if self.fault == SPLIT_OK and s.has_delay_headers:
                 self.fault = s.split(
                     &self.batch, records, size, self.topic, self.partition, self.now_ms,
-                    self.accepted_ms, self.base_ms
+                    self.base_ms
                 )
         if self.fault == SPLIT_OK and s.passed_count == 0:
             # A message about a fault shows a part of it.

@@ -73,10 +73,10 @@ cdef class BatchSplitter:
         self, const Batch* b, const uint8_t* records, int64_t size, int look
     ) noexcept nogil
     # Pass two: writes the visible batch, the held batch and the tables of the frame. Delays count
-    # from `base_ms`, the receive time rounded up; `accepted_ms` is that in whole ms.
+    # from `base_ms`, the receive time rounded up; `now_ms` is that in whole ms.
     cdef int split(
         self, const Batch* b, const uint8_t* records, int64_t size, Topic topic,
-        int32_t partition, int64_t now_ms, int64_t accepted_ms, int64_t base_ms
+        int32_t partition, int64_t now_ms, int64_t base_ms
     ) except -1 nogil
     cdef BatchSplitter copy(self)
     cdef int32_t tables_size(self) noexcept nogil

@@ -458,7 +458,7 @@ cdef class BatchSplitter:
 
     cdef int split(
         self, const Batch* b, const uint8_t* records, int64_t size, Topic topic,
-        int32_t partition, int64_t now_ms, int64_t accepted_ms, int64_t base_ms
+        int32_t partition, int64_t now_ms, int64_t base_ms
     ) except -1 nogil:
         """Returns SPLIT_OK or a SplitFault. REQUIRES: `inspect` returned SPLIT_OK."""
         cdef Cursor c = cursor_of(records, size)
@@ -469,7 +469,7 @@ cdef class BatchSplitter:
         cdef int32_t i
         cdef int fault
         self._reset()
-        self.rewriter.begin(accepted_ms, partition)
+        self.rewriter.begin(now_ms, partition)
         begin_batch(&self.visible)
         begin_batch(&self.held)
         for i in range(b.count):

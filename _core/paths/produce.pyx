@@ -352,7 +352,7 @@ cdef class ProducePath:
             self.work.make(
                 self.splitter.copy(), self.decompress,
                 PyBytes_FromStringAndSize(<const char*>records, records_size), self._unpack_max(),
-                &b, partition, look, now_ms, self.accepted_ms, self.base_ms,
+                &b, partition, look, self.accepted_ms, self.base_ms,
             )
             o.waits = True
             return 0
@@ -370,8 +370,8 @@ cdef class ProducePath:
         if fault == SPLIT_OK and self.splitter.has_delay_headers:
             with nogil:
                 fault = self.splitter.split(
-                    &b, records, records_size, topic, partition.index, now_ms,
-                    self.accepted_ms, self.base_ms
+                    &b, records, records_size, topic, partition.index, self.accepted_ms,
+                    self.base_ms
                 )
         return self._finish(partition, &b, data, size, now_ms, fault, o)
 

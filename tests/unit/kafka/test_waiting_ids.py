@@ -79,6 +79,27 @@ def finish(client: WireClient) -> list[list[tuple[int, int]]]:
     return found
 
 
+@pytest.mark.parametrize("delay_ms", [0, 5])
+def test_a_wait_changes_neither_the_due_time_nor_the_order(
+    harness: BrokerHarness, delay_ms: int
+) -> None:
+    """Though the record is due once its id is known."""
+    accepted_ms = harness.clock.wall_ms()
+    client = WireClient(harness)
+    assert harness.produce("t", 0, [Record(b"earlier", headers=delay(2))]).error == 0
+    send(client, batch(Record(b"new", headers=delay(delay_ms, IDS[4]))))
+    harness.clock.advance_ms(10)
+    harness.produce("t", 0, [Record(b"later", headers=delay(0))])
+    assert finish(client)[0][0][0] == 0
+    assert harness.values() == ([b"later", b"new"] if delay_ms == 0 else [b"later"])
+    assert harness.tick(1) == (1 if delay_ms == 0 else 2)
+    waited = {record.value: record for record in harness.fetch("t", 0)}
+    assert waited[b"new"].header("x-accepted-at") == b"%d" % accepted_ms
+    assert waited[b"new"].header("x-due-at") == b"%d" % (accepted_ms + delay_ms)
+    if delay_ms:
+        assert list(waited) == [b"later", b"earlier", b"new"]
+
+
 CANCEL = Record(b"", headers=cancel(IDS[3]))
 REPLACE = Record(b"new", headers=delay(2 * HOUR_MS, IDS[4]))
 PLAIN = Record(b"plain")
