@@ -57,10 +57,12 @@ class TimerLoading:
         self._job: LoadJob | None = None
         self._count: CountJob | None = None
         self._faulty: TimerLoad | None = None
+        self._is_over = False
+        self._reading: asyncio.Future[None] | None = None
 
     def step(self) -> None:
         """Begin or go on if more timers should be loaded; call it every now and then."""
-        if self._job is not None:
+        if self._job is not None or self._is_over:
             return
         now_ms, now_ns = self._clock.wall_ms(), self._clock.monotonic_ns()
         self._memory.evict(now_ms, now_ns)
@@ -69,8 +71,17 @@ class TimerLoading:
             self._begin_count(now_ms)
         if load is not None:
             job = self._job = LoadJob(load)
-            future = self._loop.run_in_executor(self._threads, job.run)
-            future.add_done_callback(lambda _: self._guard(lambda: self._take(job)))
+            self._reading = self._loop.run_in_executor(self._threads, job.run)
+            self._reading.add_done_callback(lambda _: self._guard(lambda: self._take(job)))
+
+    def _note_fault(self, load: TimerLoad) -> None:
+        if load.fault is not None and self._faulty is not load:
+            self._faulty = load
+            _log.error(
+                "the TimerLog is damaged: %s; the timers are loaded from the runs of timers, and "
+                "those that are due meanwhile are late",
+                load.fault,
+            )
 
     def _begin_count(self, now_ms: int) -> None:
         count = self._count = self._memory.begin_count(now_ms)
@@ -79,19 +90,17 @@ class TimerLoading:
             future.add_done_callback(lambda _: self._guard(lambda: self._end_count(count)))
 
     def _end_count(self, count: CountJob) -> None:
+        if self._is_over:
+            return  # its result is of no use: somebody else may have begun another one
         self._count = None
         self._memory.end_count(count)
 
     def _take(self, job: LoadJob) -> None:
         """Take one piece, and let the loop serve others before the next."""
+        if self._is_over:
+            return
         load = job.load
-        if load.fault is not None and self._faulty is not load:
-            self._faulty = load
-            _log.error(
-                "the TimerLog is damaged: %s; the timers are loaded from the runs of timers, and "
-                "those that are due meanwhile are late",
-                load.fault,
-            )
+        self._note_fault(load)
         if not job.pieces:
             if job.error is not None:
                 raise job.error
@@ -104,6 +113,23 @@ class TimerLoading:
             took_ms = (self._loop.time() - self._began_s) * MS_PER_SECOND
             _log.info("loaded %s in %d ms", counted(load.total, "timer"), took_ms)
         self._loop.call_later(PAUSE_S, self._guard, lambda: self._take(job))
+
+    async def finish(self) -> None:
+        """Take all that was read, and read no more; then another one can drive the same memory.
+
+        Raises:
+            StorageError, CorruptionError: the timers cannot be read.
+        """
+        self._is_over = True
+        if self._job is not None and self._reading is not None:
+            await asyncio.wait([self._reading])
+            self._note_fault(self._job.load)
+            for piece in self._job.pieces:
+                self._job.load.take(piece)
+            if self._job.error is not None:
+                raise self._job.error
+        for threads in (self._threads, self._counters):
+            threads.shutdown(wait=False)
 
     async def stop(self) -> None:
         """Wait for the thread."""

@@ -44,6 +44,7 @@ cdef enum:
     PARTITION_CAPACITY_MIN = 64
     CHECKED_MAX = 4096             # entries of the heap that a self-check visits
     SWEEP_COUNT_MIN = 1024         # fewer cancelled timers are not worth a sweep
+    ENTRY_BYTES = 26               # what a timer takes in the tree, about
     SWEEP_CALL_CREDIT = 8          # entries per push or cancel: the sweep ends before they double
     SWEEP_POP_CREDIT = 2048        # entries per pop: a fraction of the pop's own work
     EVICT_HEAP_MAX = 1 << 14       # with more timers in the heap, none is evicted
@@ -353,7 +354,9 @@ cdef class DueQueue:
 
     cdef void _consider_sweep(self) noexcept nogil:
         cdef int64_t cancelled = self.cancelled.cancelled_count + self.cancelled.orphan_count
-        if not self.is_sweeping and cancelled > SWEEP_COUNT_MIN and cancelled > self.pending:
+        # About half of what is in memory.
+        cdef int64_t others = min(self.pending, self.tree.pool.allocated_bytes // (2 * ENTRY_BYTES))
+        if not self.is_sweeping and cancelled > SWEEP_COUNT_MIN and cancelled > others:
             self.is_sweeping = True
             self.sweep_credit = 0
             self.orphans_since = 0

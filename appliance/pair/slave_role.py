@@ -22,6 +22,7 @@ from appliance.replication.states import State
 from appliance.replication.wire import Welcome
 from appliance.store.follower import Follower
 from appliance.store.state.checkpointer import CheckpointJob
+from appliance.timer_loading import TimerLoading
 from appliance.units import MS_PER_SECOND, NS_PER_MS
 
 TEND_S: Final = 0.1
@@ -90,7 +91,11 @@ class SlaveRole(HandOver):
         self._on_caught_up, self._front = caught_up, front
         self._is_ready_due = False
         self._began_ms = self._now_ms()
-        self._served: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._served: asyncio.Future[None] = loop.create_future()
+        self._loading = TimerLoading(
+            follower.timer_memory, broker.clock, loop, self._guard, lambda: None
+        )
         self._client = ReplicationClient(
             follower,
             master,
@@ -215,10 +220,18 @@ class SlaveRole(HandOver):
         self._promote(has_key=self._needs_key)
         return Outcome.PROMOTED
 
-    async def _tend_log(self) -> None:
-        """Take checkpoints and free segments until the following ends; a thread does the I/O.
+    def _guard(self, step: Callable[[], None]) -> None:
+        if self._failure is not None:
+            return
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 (the root of a callback: it ends the process)
+            self.fail(error)
 
-        Clients are served from the first frame on.
+    async def _tend_log(self) -> None:
+        """Take checkpoints, free segments and load timers until the following ends.
+
+        A thread does the I/O. Clients are served from the first frame on.
 
         Raises:
             StorageError: the disk failed.
@@ -239,9 +252,11 @@ class SlaveRole(HandOver):
                 follower.end_job(job)
                 if isinstance(job, CheckpointJob) and job.error is not None:
                     _log.warning("checkpoint failed, will be retried: %s", job.error)
+            self._loading.step()
             pause_s = SLICE_PAUSE_S if follower.checkpoints.is_capturing else TEND_S
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._over.wait(), pause_s)
+        await self._loading.finish()
 
     def prepare(self, term: int) -> None:
         """Take no checkpoint any more; `_tend_log` says when none is written.

@@ -27,6 +27,7 @@ from appliance.store.recovery.log_knowledge import is_covered
 from appliance.store.recovery.report import Progress
 from appliance.store.recovery.start import Start
 from appliance.store.role_file import RoleFile, next_term
+from appliance.store.runs.timer_memory import TimerMemory
 from appliance.store.state.checkpointer import Checkpointer, CheckpointJob
 from appliance.store.state.snapshot import KnownDamage
 
@@ -122,6 +123,11 @@ class Follower:
         self.head = FollowedHead(files, start.state, self.checkpoints, left)
         self._has_caught_up = has_caught_up(files.fs, files.paths)
         self.is_promoted = False
+
+    @property
+    def timer_memory(self) -> TimerMemory:
+        """Decides which timers are in memory."""
+        return self._start.runs.timer_memory
 
     def wait(self) -> Iterator[Progress]:
         """Yield until the slave is promoted."""
@@ -541,4 +547,5 @@ class Follower:
         self.end()
         self._role.change(term=max(term, self.next_term), is_master=True)
         self._forget_caught_up()  # as a slave again it lacks what the other master wrote
+        self._start.runs.limit_ids()
         self.is_promoted = True

@@ -319,13 +319,8 @@ class Start:
         self._control = control
 
     def _counts(self, control: ControlState) -> SavedCounts | None:
-        """Return what a load in pieces needs; None if all timers must be loaded now.
-
-        A slave applies the frames of a master, perhaps an older one, to timers that it knows.
-        """
-        if control.pending is None or not control.has_timer_log:
-            return None
-        if control.lost or self._is_slave:
+        """Return what a load in pieces needs; None if all timers must be loaded now."""
+        if control.pending is None or not control.has_timer_log or control.lost:
             return None
         return SavedCounts(control.pending, control.due_minutes)
 

@@ -160,7 +160,7 @@ class Runs:
             delta_max_bytes: unsaved bytes from which `is_due` is true.
             timer_memory_bytes: memory of timers that are due later than soon; half as much is for
                 ids.
-            keeps_ids: all ids are in memory, whatever they take.
+            keeps_ids: all ids are in memory, whatever they take, until `limit_ids`.
         """
         self._fs = fs
         self._paths = paths
@@ -178,8 +178,13 @@ class Runs:
         self._has_log = True
         """The TimerLog of the entries has every timer."""
         self.timer_memory = TimerMemory(fs, paths, projections, self, timer_memory_bytes)
-        self.ids = SavedIds(fs, paths, projections, None if keeps_ids else timer_memory_bytes // 2)
+        self._id_bytes = timer_memory_bytes // 2
+        self.ids = SavedIds(fs, paths, projections, None if keeps_ids else self._id_bytes)
         projections.memtable = self._memtable
+
+    def limit_ids(self) -> None:
+        """Let the checkpoints from now on leave ids on the disk if they are too many."""
+        self.ids.limit_bytes = self._id_bytes
 
     @property
     def delta_bytes(self) -> int:

@@ -73,9 +73,10 @@ class SavedIds:
     Args:
         fs, paths: where the runs are.
         projections: have the index.
-        limit_bytes: memory of ids; None: all of them are in memory.
+        limit_bytes: see the attribute.
 
     Attributes:
+        limit_bytes: memory of ids; None: all of them are in memory.
         readers: the runs, the oldest first; none while all ids are in memory.
         read_count: ids that were read since the start.
     """
@@ -85,7 +86,7 @@ class SavedIds:
     ) -> None:
         self._fs, self._paths = fs, paths
         self._projections = projections
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._recalls_left = RECALLS_MAX
         self.readers: tuple[IdRunReader, ...] = ()
         self.read_count = 0
@@ -102,7 +103,7 @@ class SavedIds:
         """
         of_kind = [entry for entry in entries if entry.kind == RUN_IDS]
         count = sum(entry.rows for entry in of_kind)
-        if self._limit_bytes is None or count * ID_BYTES <= self._limit_bytes:
+        if self.limit_bytes is None or count * ID_BYTES <= self.limit_bytes:
             return None
         return open_id_runs(self._fs, self._paths, of_kind, ())
 
@@ -128,7 +129,7 @@ class SavedIds:
         They have to if there are more ids than fit their memory.
         """
         ids = self._projections.ids
-        if self._limit_bytes is None or (ids.is_whole and ids.memory_bytes <= self._limit_bytes):
+        if self.limit_bytes is None or (ids.is_whole and ids.memory_bytes <= self.limit_bytes):
             return False
         ids.begin_save()
         return True

@@ -8,6 +8,7 @@ from appliance.broker import Broker
 from appliance.kafka_facade import KAFKA_FACADE
 from appliance.store.follower import Follower, Job
 from appliance.store.recovery.report import Progress
+from appliance.store.runs.timer_load import LoadJob
 from appliance.store.state.checkpointer import CheckpointJob
 from tests.support.harness.broker_harness import BrokerHarness
 from tests.support.harness.configs import DATA_DIR, small_config
@@ -93,6 +94,21 @@ class SlaveHarness:
             is_waiting = self.follower.durable_pos < self.follower.end_pos
             is_going_on = self.follower.checkpoints.is_capturing and not is_waiting
             idle = 0 if job is not None or is_going_on else idle + 1
+
+    def load_timers(self) -> None:
+        """Drop and load timers until nothing is to be loaded, as `TimerLoading` does."""
+        memory = self.follower.timer_memory
+        while True:
+            now_ms, now_ns = self.clock.wall_ms(), self.clock.monotonic_ns()
+            memory.evict(now_ms, now_ns)
+            load = memory.next(now_ms, now_ns)
+            if load is None:
+                return
+            job = LoadJob(load)
+            job.run()
+            assert job.error is None
+            for piece in job.pieces:
+                load.take(piece)
 
     def log_bases(self) -> list[int]:
         """The base positions of the segments on the disk, ascending."""

@@ -81,7 +81,7 @@ class NoThreads:
     def __init__(self, *_arguments: object, **_settings: object) -> None:
         """Start none."""
 
-    def shutdown(self) -> None:
+    def shutdown(self, *, wait: bool = True) -> None:
         """Nothing: what runs is an event of the loop."""
 
 

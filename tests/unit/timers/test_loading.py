@@ -1,5 +1,6 @@
 """A start that leaves timers to be loaded while it serves: nothing depends on when that is."""
 
+import asyncio
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from appliance.store.runs.run_files import RunEntry
 from appliance.store.runs.run_set import Runs
 from appliance.store.runs.timer_log import TimerLogReader
 from appliance.store.runs.timer_memory import TIMER_BYTES
+from appliance.timer_loading import TimerLoading
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.checkpoints import USER_IDS, capture, rebuilt, take_checkpoint
 from tests.support.harness.configs import DATA_DIR
@@ -263,6 +265,29 @@ def test_timers_leave_memory_when_there_are_too_many_and_come_in_time() -> None:
                 harness = harness.reborn(("clean", "killed")[round_number % 8 == 1])
         assert harness.values() == [value(number) for number in range(MANY)]
         assert horizon_ms < harness.clock.wall_ms()
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("turns", [0, 1, 3])
+def test_whoever_drives_the_loads_next_misses_nothing(turns: int) -> None:
+    harness = spread().restart()
+    memory = harness.broker.timer_memory
+
+    async def drive() -> int:
+        loop = asyncio.get_running_loop()
+        loading = TimerLoading(memory, harness.clock, loop, lambda step: step(), lambda: None)
+        loading.step()
+        for _ in range(turns):
+            await asyncio.sleep(0.002)
+        await loading.finish()
+        loading.step()
+        assert memory.load is not None
+        return memory.load.loaded
+
+    assert asyncio.run(drive()) >= 4
+    for _ in range(COUNT):
+        harness.tick(MINUTE_MS)
+    assert harness.values() == [value(number) for number in range(COUNT)]
 
 
 @pytest.mark.usefixtures("few")
