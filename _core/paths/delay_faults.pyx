@@ -3,7 +3,9 @@
 Layer 0: no I/O, no clock.
 """
 
-from _core.paths.delay_names cimport HEADER_DELAY, HEADER_DELIVER_AT, name_of, right_header_of
+from _core.paths.delay_names cimport (
+    HEADER_CANCEL, HEADER_DELAY, HEADER_DELIVER_AT, HEADER_ID, name_of, right_header_of,
+)
 from _core.paths.delay_fault_codes cimport (
     SPLIT_CRON, SPLIT_CRON_ALONE, SPLIT_CRON_CONTRADICTION, SPLIT_CRON_ID,
     SPLIT_TOO_MANY_SCHEDULES,
@@ -26,6 +28,8 @@ _RIGHT_FORMS = {
     HEADER_DELIVER_AT: (
         "x-deliver-at, with epoch milliseconds (1767225600000) or RFC 3339 (2026-01-01T00:00:00Z)"
     ),
+    HEADER_ID: "x-deliver-id, with 1 to 255 bytes",
+    HEADER_CANCEL: "x-deliver-cancel, with the id of the record to cancel",
 }
 
 

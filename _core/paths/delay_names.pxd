@@ -27,12 +27,12 @@ cdef enum:
     HEADER_ACCEPTED_AT = 13   # the broker adds these
     HEADER_DUE_AT
     HEADER_DUE_ID
-    HEADER_NEAR_MISSES        # those below are mistaken for one of the first two
-    HEADER_NAMES = 29
+    HEADER_NEAR_MISSES        # those below are mistaken for one of the first five
+    HEADER_NAMES = 33
 
 cdef enum:
     NAME_SIZE_MIN = 6
-    NAME_SIZE_MAX = 16
+    NAME_SIZE_MAX = 17
 
 
 # Whether a name may be one of these. Most names are not, and this is all that they cost.

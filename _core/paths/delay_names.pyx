@@ -5,7 +5,8 @@
 | request    | asks for a delay, a retry, a reply or a recurrence, or has an id |
 | retry      | says more about a retry; beside no retry it is the user's own   |
 | stamp      | was delivered before; the broker's own stamps replace it        |
-| near miss  | is refused with the right name: its producer wants a delay      |
+| near miss  | is refused with the right name: its producer wants a delay,     |
+|            | or to cancel one                                                |
 
 The list of near misses is closed. Other names are the user's own, RabbitMQ's `x-delivery-count`
 among them. Layer 0: no I/O, no clock.
@@ -23,7 +24,9 @@ cdef const char** NAMES = [
     b"x-accepted-at", b"x-due-at", b"x-due-id",
     b"x-delay-ms", b"x-delay-s", b"x-delay-sec", b"x-delay-seconds", b"x-delay-millis", b"x_delay",
     b"x-deliver-after", b"x-delay-until", b"x-delayed-until", b"x-deliver-on", b"x-deliver-time",
-    b"x-delivery-at", b"x-delivery-time",
+    b"x-delivery-at", b"x-delivery-time", b"x-delay-at",
+    b"x-delay-id",
+    b"x-delay-cancel", b"x-delivery-cancel",
 ]
 cdef int* NAME_SIZES = [
     7, 12, 13, 12, 16,
@@ -32,11 +35,15 @@ cdef int* NAME_SIZES = [
     13, 8, 8,
     10, 9, 11, 15, 14, 7,
     15, 13, 15, 12, 14,
-    13, 15,
+    13, 15, 10,
+    10,
+    14, 17,
 ]
-# The first near miss of `x-deliver-at`; those before it are of `x-delay`.
+# The first near misses of `x-deliver-at` and so on; those before them are of `x-delay`.
 cdef enum:
     FIRST_INSTANT = 23
+    FIRST_ID = 30
+    FIRST_CANCEL = 31
 
 _KINDS = (
     (HEADER_REQUESTS, "request"), (HEADER_VALUES, "retry"), (HEADER_NEAR_MISSES, "stamp"),
@@ -76,7 +83,11 @@ cdef int name_size_of(int header) noexcept nogil:
 
 
 cdef int right_header_of(int near_miss) noexcept nogil:
-    return HEADER_DELAY if near_miss < FIRST_INSTANT else HEADER_DELIVER_AT
+    if near_miss < FIRST_INSTANT:
+        return HEADER_DELAY
+    if near_miss < FIRST_ID:
+        return HEADER_DELIVER_AT
+    return HEADER_ID if near_miss < FIRST_CANCEL else HEADER_CANCEL
 
 
 def names():

@@ -40,6 +40,10 @@ NEAR_MISSES: Final = {
     b"x-deliver-time": DELIVER_AT,
     b"x-delivery-at": DELIVER_AT,
     b"x-delivery-time": DELIVER_AT,
+    b"x-delay-at": DELIVER_AT,
+    b"x-delay-id": ID,
+    b"x-delay-cancel": CANCEL,
+    b"x-delivery-cancel": CANCEL,
 }
 """Each with the header that was meant."""
 
