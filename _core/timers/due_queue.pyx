@@ -354,9 +354,10 @@ cdef class DueQueue:
 
     cdef void _consider_sweep(self) noexcept nogil:
         cdef int64_t cancelled = self.cancelled.cancelled_count + self.cancelled.orphan_count
-        # About half of what is in memory.
-        cdef int64_t others = min(self.pending, self.tree.pool.allocated_bytes // (2 * ENTRY_BYTES))
-        if not self.is_sweeping and cancelled > SWEEP_COUNT_MIN and cancelled > others:
+        # Orphans need not be in memory. Of the cancelled ones most are, on a slave all.
+        cdef int64_t half = self.tree.pool.allocated_bytes // (2 * ENTRY_BYTES)
+        cdef bint is_needed = cancelled > self.pending or self.cancelled.cancelled_count > half
+        if not self.is_sweeping and cancelled > SWEEP_COUNT_MIN and is_needed:
             self.is_sweeping = True
             self.sweep_credit = 0
             self.orphans_since = 0
