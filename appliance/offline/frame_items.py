@@ -378,6 +378,8 @@ class PartialFrame(Frame):
 
 
 def _rule(rule: bytes) -> Item:
+    if len(rule) < _RULE.size:
+        raise ValueError(f"a rule has at least {_RULE.size} bytes, not {len(rule)}")
     missed, expression_size, zone_size, after = _RULE.unpack_from(rule)
     end = _RULE.size + expression_size
     return {

@@ -212,7 +212,7 @@ def test_a_list_without_values_reads_little_of_a_large_frame() -> None:
     assert purge(harness) == 5
 
 
-@pytest.mark.parametrize("what", ["entry", "due", "record", "position"])
+@pytest.mark.parametrize("what", ["entry", "due", "record", "position", "rule"])
 def test_parts_of_a_frame_that_do_not_fit_are_never_shown(what: str) -> None:
     harness, path, place = with_large_frame()
     octets = harness.disk.files()[path]
@@ -223,9 +223,10 @@ def test_parts_of_a_frame_that_do_not_fit_are_never_shown(what: str) -> None:
         "due": entry + 23,
         "record": record - 1,
         "position": place + AT_PHYS_OFFSET + 7,
+        "rule": entry + 61,
     }[what]
     file = harness.disk.open(path)
-    file.pwritev([bytes([octets[at] ^ 0x11])], at)
+    file.pwritev([bytes([octets[at] ^ 0x0B])], at)
     found = keys(harness, in_parts=True)
     assert found[1] is None
     assert set(found) <= {None, *(b"key-%d" % number for number in range(5))}
