@@ -59,6 +59,7 @@ from appliance.store.runs.timer_memory import TimerMemory
 from appliance.store.source_log import SourceLog
 from appliance.store.state.checkpointer import Checkpointer
 from appliance.store.state.flushed_mark import FlushedMark
+from appliance.store.unit_saver import UnitSaver
 from appliance.system.clock import Clock
 from appliance.system.files import FileSystem
 from appliance.timer_moves import TimerMoves
@@ -68,9 +69,6 @@ from appliance.units import NS_PER_MS
 
 LONE_NODE_ID: Final = 1
 """The id, for clients, of a broker that was never a node of a pair."""
-
-HOUSEKEEPING_PARTITIONS: Final = 256
-"""Partitions visited in one turn of the housekeeping."""
 
 INDEX_SETTING: Final = "index.keys"
 """Of a topic: "off" leaves it out of the key index."""
@@ -455,10 +453,10 @@ class Broker:
         """Do a slice of background work; call about ten times a second.
 
         Returns:
-            True if there are many ConsumeQueue units to save: call `save_units` soon.
+            True if there are many ConsumeQueue units to save: call `units.save` soon.
         """
         store = self._store
-        has_more = self.save_units()
+        has_more = self.units.save()
         store.cold.retry_damaged(store.damage)
         self.early_expiry.step()
         self.retention.step()
@@ -467,9 +465,10 @@ class Broker:
         due.advance_wheels(self.clock.wall_ms(), HOUSEKEEPING_TIMERS)
         return has_more
 
-    def save_units(self) -> bool:
-        """Save a slice of the ConsumeQueue units; return True if the next should come soon."""
-        return self._store.units.save(partitions_max=HOUSEKEEPING_PARTITIONS)
+    @property
+    def units(self) -> UnitSaver:
+        """Saves the ConsumeQueue units in slices."""
+        return self._store.units
 
     def _expire_state(self) -> None:
         """Let ids, producers and offsets expire, in slices; by the age that `retention` steps."""

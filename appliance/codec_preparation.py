@@ -1,6 +1,7 @@
 """Compiles the codecs of all requests after the start, one at a time, while the broker serves.
 
-Layer 6.
+A thread compiles them: it reads modules from the disk, and would wait for it behind all that
+producers write. Layer 6.
 """
 
 import asyncio
@@ -23,6 +24,8 @@ load they take 1 % of the loop, where one pause each takes 20 %."""
 QUIET_BYTES: Final = 65_536
 """Less than this received and sent in a pause is no traffic that a codec has to wait for."""
 
+_END: Final = object()
+
 _log = logging.getLogger(__name__)
 
 
@@ -33,13 +36,14 @@ async def prepare_codecs(
 
     Args:
         codecs: compiles one for each step of an iteration.
-        is_busy: whether a timer would be late, or clients would wait, if a codec were compiled
-            now. Each of them waits for a better moment, but not for long.
+        is_busy: whether a timer would be late, or clients would get less of the processor, if a
+            codec were compiled now. Each codec waits for a better moment, but not for long.
         pause_s: how long the loop serves others after each of them.
     """
+    steps = iter(codecs)
     try:
         gc.disable()
-        for _ in codecs:
+        while await asyncio.to_thread(next, steps, _END) is not _END:
             # Otherwise each collection until the last codec is ready would search all before it.
             gc.freeze()
             gc.enable()

@@ -1,26 +1,34 @@
-"""Runs the flushes of the log beside the event loop, one at a time.
+"""Runs the flushes of the log beside the event loop, one at a time, and raises its watermark.
 
 Files are synced by a thread that never waits for the interpreter. Those that are not the system's
-go to a thread of Python, which also raises the watermark in the checkpoint meanwhile. Layer 5.
+go to a thread of Python. Another one raises the watermark, whether a flush is in flight or not: a
+long one may last until the log reaches the watermark. Layer 5.
 """
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from appliance.errors import StorageError
 from appliance.store.log.flush_job import FlushJob
+from appliance.store.log.watermark import WatermarkJob
 from appliance.system.sync_thread import SyncThread
 
 
 class FlushThread:
-    """Both threads."""
+    """The threads.
+
+    Attributes:
+        is_raising: a raise of the watermark is in progress.
+    """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         guard: Callable[[Callable[[], None]], None],
         ended: Callable[[], None],
+        raised: Callable[[WatermarkJob], None],
     ) -> None:
         """Start without work.
 
@@ -29,14 +37,18 @@ class FlushThread:
             guard: runs a step of the loop; an error in it ends the broker.
             ended: called once after each flush; a failed one raises StorageError to the guard
                 instead.
+            raised: called after each raise of the watermark, with its job; a failed one likewise.
         """
         self._loop = loop
         self._guard = guard
         self._ended = ended
+        self._raised = raised
         self._syncer = SyncThread()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-flush")
         self._future: asyncio.Future[None] | None = None
-        self._is_running = False
+        self._raiser = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-watermark")
+        self._raise: asyncio.Future[None] | None = None
+        self.is_raising = False
 
     def start(self) -> None:
         """Begin to call back."""
@@ -45,38 +57,40 @@ class FlushThread:
     def begin(self, job: FlushJob) -> None:
         """Run a flush; the one before has ended."""
         if not self._syncer.try_begin(job.files):
-            self._run(job.run)
-        elif job.watermark is not None:
-            self._run(job.raise_watermark)
+            self._future = self._loop.run_in_executor(self._executor, job.run)
+            self._future.add_done_callback(lambda _: self._guard(self._end_work))
 
-    def _run(self, work: Callable[[], None]) -> None:
-        self._is_running = True
-        self._future = self._loop.run_in_executor(self._executor, work)
-        self._future.add_done_callback(lambda _: self._guard(self._end_work))
+    def begin_raise(self, job: WatermarkJob) -> None:
+        """Raise the watermark; the raise before has ended."""
+        self.is_raising = True
+        self._raise = self._loop.run_in_executor(self._raiser, job.run)
+        self._raise.add_done_callback(lambda _: self._guard(partial(self._end_raise, job)))
 
     def _end_sync(self) -> None:
         self._syncer.end()  # a failed fdatasync is raised here and ends the process
-        self._end()
+        self._ended()
 
     def _end_work(self) -> None:
         assert self._future is not None
-        self._is_running = False
         self._future.result()  # or here
-        self._end()
+        self._ended()
 
-    def _end(self) -> None:
-        if not self._is_running and not self._syncer.is_busy:
-            self._ended()
+    def _end_raise(self, job: WatermarkJob) -> None:
+        assert self._raise is not None
+        self.is_raising = False
+        self._raise.result()  # a failed one is raised here
+        self._raised(job)
 
     async def stop(self) -> BaseException | None:
-        """Call back no more, and wait for a flush in flight; return its error."""
+        """Call back no more, wait for what is in flight, and return its error."""
         self._loop.remove_reader(self._syncer.fileno())
-        await asyncio.to_thread(self._executor.shutdown)
-        await asyncio.to_thread(self._syncer.shutdown)
+        for shut_down in (self._executor.shutdown, self._raiser.shutdown, self._syncer.shutdown):
+            await asyncio.to_thread(shut_down)
         error = None
-        if self._future is not None:
-            await asyncio.wait((self._future,))
-            error = self._future.exception()
+        for future in (self._raise, self._future):
+            if future is not None:
+                await asyncio.wait((future,))
+                error = future.exception() or error
         if self._syncer.is_busy:
             try:
                 self._syncer.end()

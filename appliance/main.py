@@ -41,6 +41,7 @@ from appliance.system.log_output import to_standard_error
 from appliance.system.process import (
     anonymous_bytes,
     has_terminal,
+    lock_code,
     process_id,
     raise_file_limit,
     set_priority,
@@ -197,11 +198,8 @@ class Service:
                 self._slave.serves()
             # Objects alive now stay alive. Those of an earlier role of this process are freed.
             collector.freeze(searches_all=self.is_second)
-            # On a busy machine, lateness is time spent waiting for a processor.
-            if not set_priority(self._config.process_priority):
-                _log.info(
-                    "process.priority = %d is not permitted here", self._config.process_priority
-                )
+            self._claim_machine()
+            own_version = version()  # looks through the installed packages, so not once it serves
             addresses = f"kafka={kafka.bound} admin={admin_address}{self._replication}"
             sys.stdout.write(f"latermq ready {addresses}\n")
             sys.stdout.flush()
@@ -209,7 +207,7 @@ class Service:
             self.was_ready = True
             _log.info(
                 "latermq %s serves Kafka clients on %s, advertised as %s",
-                version(),
+                own_version,
                 kafka.bound,
                 kafka.advertised,
             )
@@ -433,6 +431,12 @@ class Service:
         self._notifier.ready(text)
         self.was_ready = True
         _log.info("caught up with the master %s", master)
+
+    def _claim_machine(self) -> None:
+        """Wait less for a processor, of which lateness consists, and never for dropped code."""
+        if not set_priority(self._config.process_priority):
+            _log.info("process.priority = %d is not permitted here", self._config.process_priority)
+        _log.debug("code locked in memory bytes=%d", lock_code())
 
     async def _serve(self, kafka: KafkaServer[Pump]) -> None:
         stop = asyncio.ensure_future(self._stop.wait())

@@ -23,6 +23,7 @@ from typing import Final, TypeVar
 from _core.paths.parked_fetch import ParkedFetch
 from appliance.broker import Broker
 from appliance.errors import NotReadyError, StorageError
+from appliance.file_maker import FileMaker
 from appliance.flush_thread import FlushThread
 from appliance.model import ColdPlace
 from appliance.release import Release
@@ -31,7 +32,6 @@ from appliance.store.disk_space import SpaceJob
 from appliance.store.head.head_freer import Job as HeadJob
 from appliance.store.keys.key_index import IndexJob
 from appliance.store.log.flush_job import FlushJob
-from appliance.store.log.segment import SpareJob
 from appliance.store.state.checkpointer import CheckpointJob
 from appliance.store.state.flushed_mark import MarkJob
 from appliance.system.clock import MovableClock, WakeTimer
@@ -82,8 +82,10 @@ class Pump:
         self.release = Release(broker)
         self._loop = asyncio.get_running_loop()
         # Each kind of work has its own threads, so that no flush waits for a consumer's cold reads.
-        self._flusher = FlushThread(self._loop, self._guard, self._end_flush)
-        self._allocator = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-spare")
+        self._flusher = FlushThread(
+            self._loop, self._guard, self._end_flush, broker.log.watermark.end_raise
+        )
+        self._files = FileMaker(self._loop, self._guard, broker)
         self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="latermq-read")
         self.work = WorkThread(self._loop, self._guard, self.release.unflushed_bytes)
         self._bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-bodies")
@@ -153,7 +155,7 @@ class Pump:
             self.fail(error)
         await self._loading.stop()
         for threads in (
-            self._allocator,
+            self._files,
             self._readers,
             self.work,
             self._bodies,
@@ -334,6 +336,9 @@ class Pump:
             return
         if self.release.unflushed_since_ns is None:
             self.release.unflushed_since_ns = broker.clock.monotonic_ns()
+        raising = None if self._flusher.is_raising else broker.log.begin_raise()
+        if raising is not None:
+            self._flusher.begin_raise(raising)
         if self._flushing is not None:
             return
         if broker.is_sync_flush or self.release.is_flush_overdue:
@@ -475,9 +480,7 @@ class Pump:
             self._deliver()
         self._expire()
         self.end_turn()  # writes the expiries to the log
-        spare = self._broker.log.begin_spare()
-        if spare is not None:
-            self._loop.run_in_executor(self._allocator, _make_spare, spare)
+        self._files.step()
         self._checkpoint()
         self._free_head()
         self._mark_flushed()
@@ -490,7 +493,7 @@ class Pump:
 
     def _save_units(self) -> None:
         self._saving = None
-        if self._broker.save_units():
+        if self._broker.units.save():
             self._save_soon()
 
     def _expire(self) -> None:
@@ -587,9 +590,3 @@ class Pump:
     def _end_index(self, done: asyncio.Future[None], job: IndexJob) -> None:
         done.result()  # a failed sync is raised here and ends the process
         self._broker.key_index.end(job)
-
-
-def _make_spare(spare: SpareJob) -> None:
-    """Make the next segment, then write its zeros as far as time permits."""
-    spare.run()
-    spare.prewrite()

@@ -159,10 +159,10 @@ _TIMERS: Final = (
     Goal(f"{_BURST}, last one, ms", Quantity(_BURST, ASYNC, "last_ms"), at_most=1000),
     Goal(f"{_BURST}: rate / fetch 100 B", _rate(_BURST, ASYNC), (_rate("fetch 100 B", ASYNC),)),
     _times(_BURST, "last", SYNC, ASYNC),
-    _late(_IDLE, ASYNC, 3.0),
-    _late(_IDLE, SYNC, 5.0),
+    _late(_IDLE, ASYNC, 2.0),
+    _late(_IDLE, SYNC, 3.0),
     _late(_LOADED, ASYNC, 10.0),
-    _late(_LOADED, SYNC, 12.0),
+    _late(_LOADED, SYNC, 10.0),
     Goal(
         f"{_IDLE}, p50: {ASYNC} / a round trip to the mock",
         Quantity(_IDLE, ASYNC, "p50_ms"),

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from _core.paths.session import Session
-from appliance.broker import HOUSEKEEPING_PARTITIONS, Broker
+from appliance.broker import Broker
 from appliance.config.config import Config
 from appliance.kafka_facade import KAFKA_FACADE
+from appliance.store.unit_saver import PARTITIONS_PER_SLICE
 from appliance.system.clock import SystemClock
 from appliance.system.files import OsFileSystem
 from appliance.units import KIB
@@ -93,7 +94,7 @@ def measure(partition_count: int, record_count: int, batch_count: int) -> None:
                         broker.flush()
         report(f"{record_count} records each")
         slowest = 0.0
-        for _ in range(2 * partition_count // HOUSEKEEPING_PARTITIONS + 2):
+        for _ in range(2 * partition_count // PARTITIONS_PER_SLICE + 2):
             begin = time.perf_counter()
             broker.housekeep()
             slowest = max(slowest, time.perf_counter() - begin)

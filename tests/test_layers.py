@@ -30,6 +30,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.loop_turns": 5,
     "appliance.timer_loading": 5,
     "appliance.work_thread": 5,
+    "appliance.file_maker": 5,
     "appliance.flush_thread": 5,
     "appliance.admin": 5,
     "appliance.admin.*": 5,

@@ -34,6 +34,7 @@ from appliance.store.log.segment import (
     put_aside,
 )
 from appliance.store.log.segment_files import SegmentFiles
+from appliance.store.log.watermark import AllocationWatermark, WatermarkJob
 from appliance.store.paths import SPARE_NAME, parse_segment_name
 from appliance.system.clock import Clock
 from appliance.system.files import File, FileSystem
@@ -54,12 +55,11 @@ SPARE_RETRY_NS: Final = 200 * NS_PER_MS
 
 
 WATERMARK_STEP_BYTES: Final = 1024 * MIB
-"""The allocation watermark is raised by this much. The flush thread raises it again when a quarter
-of it is used up: early enough that the event loop need not wait for the disk to raise it."""
+"""The allocation watermark is raised by this much, and again when a quarter of it is used up: early
+enough that the event loop need not wait for the disk."""
 
 SYNC_WATERMARK_STEP_BYTES: Final = 256 * MIB
-"""With sync flush a start may have to search that many old bytes, half a second. There is little
-between two flushes, so the flush thread still raises it early enough."""
+"""With sync flush a start may have to search that many old bytes, half a second."""
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +75,7 @@ class CommitLog:
         is_full: the disk had no room for the next segment when one was last needed.
         may_have_room: False while a full disk is known to have no room for a segment.
         pointers, tail: valid once the end of the log is known.
+        watermark: how far the log may be written.
     """
 
     def __init__(
@@ -101,8 +102,9 @@ class CommitLog:
         """The spare is the file of a freed segment, for which no job was begun yet."""
         self._checkpoint = checkpoint
         step = WATERMARK_STEP_BYTES
-        self._watermark_step = min(step, SYNC_WATERMARK_STEP_BYTES) if is_sync_flush else step
-        self._watermark = 0
+        if is_sync_flush:
+            step = min(step, SYNC_WATERMARK_STEP_BYTES)
+        self.watermark = AllocationWatermark(checkpoint, step_bytes=step)
         self._segments: list[Segment] = []
         self.files = SegmentFiles(fs, directory, self._segments, segment_size_bytes)
         self._empty: list[Path] = []
@@ -206,7 +208,7 @@ class CommitLog:
         self.tail.roll = self._roll
         self.tail.prepare_spare = self._prepare_spare
         self._enter(self._segments[-1])
-        self._raise_watermark()
+        self.watermark.raise_after(end, end)
 
     def remove_empty(self) -> None:
         """Remove files that a crash left empty, before segments of these names are made."""
@@ -421,8 +423,7 @@ class CommitLog:
             self._write()
 
     def _write(self) -> None:
-        if self.pointers.wrote > self._watermark:
-            self._raise_watermark()
+        self.watermark.raise_to_fit(self.pointers.wrote, self.pointers.flushed)
         segment = self._segments[-1]
         parts = self.tail.take()
         zeros = [segment.zeros_after(self.pointers.wrote)] if segment.may_hold_old else []
@@ -436,29 +437,17 @@ class CommitLog:
         """Return the sync that makes all committed frames durable; None if they are."""
         if self.pointers.flushed == self.pointers.committed:
             return None
-        committed = self.pointers.committed
-        is_near = committed > self._watermark - self._watermark_step * 3 // 4
-        return FlushJob(
-            committed,
-            tuple(self._unsynced),
-            self._checkpoint,
-            self.pointers.flushed,
-            committed + self._watermark_step if is_near else None,
-        )
+        return FlushJob(self.pointers.committed, tuple(self._unsynced), self.pointers.flushed)
 
-    def _raise_watermark(self) -> None:
-        """Raise the allocation watermark before the log is written beyond it."""
-        watermark = self.pointers.wrote + self._watermark_step
-        self._checkpoint.write(self.pointers.flushed, watermark)
-        self._watermark = watermark
+    def begin_raise(self) -> WatermarkJob | None:
+        """Return the next raise of the watermark, for a thread; None if it is not time for one."""
+        return self.watermark.begin_raise(self.pointers.committed, self.pointers.flushed)
 
     def end_flush(self, job: FlushJob) -> None:
         """Note that a job has run: everything up to its target is durable."""
         # Segments that were full before the job began are now synced completely.
         while len(self._unsynced) > 1 and self._unsynced[0] in job.files[:-1]:
             del self._unsynced[0]
-        if job.watermark is not None:
-            self._watermark = max(self._watermark, job.watermark)
         self.pointers.advance_flushed(job.target)
 
     # Read

@@ -9,6 +9,7 @@ from typing import Final
 from appliance.store.checkpoint import CheckpointFile
 from appliance.store.log.commit_log import CommitLog
 from appliance.store.log.flush_job import FlushJob
+from appliance.store.log.watermark import AllocationWatermark
 from appliance.system.files import File
 from appliance.units import MIB
 
@@ -34,9 +35,8 @@ class FollowedFiles:
             pos: the end of the log.
         """
         self._log = log
-        self._checkpoint = checkpoint
         self._unsynced: dict[File, None] = {}
-        self._watermark = 0
+        self._watermark = AllocationWatermark(checkpoint, step_bytes=WATERMARK_STEP_BYTES)
         self.pos = pos
         self.flushed = self.durable = 0
 
@@ -65,10 +65,7 @@ class FollowedFiles:
         segment = self._log.files.segment_for(self.pos)
         if self.pos + len(data) > segment.end:
             raise ValueError(f"{len(data)} bytes at {self.pos} cross the end of the segment")
-        if self.pos + len(data) > self._watermark:
-            watermark = self.pos + len(data) + WATERMARK_STEP_BYTES
-            self._checkpoint.write(self.durable, watermark)
-            self._watermark = watermark
+        self._watermark.raise_to_fit(self.pos + len(data), self.durable)
         segment.file.pwritev([data], self.pos - segment.base)
         self._unsynced[segment.file] = None
         self.pos += len(data)
@@ -77,7 +74,7 @@ class FollowedFiles:
         """Return the sync that makes all bytes durable; None if they are."""
         if self.flushed == self.pos:
             return None
-        return FlushJob(self.pos, tuple(self._unsynced), self._checkpoint, self.flushed)
+        return FlushJob(self.pos, tuple(self._unsynced), self.flushed)
 
     def end_flush(self, job: FlushJob) -> None:
         """Note that a job has run."""

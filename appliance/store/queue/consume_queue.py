@@ -11,9 +11,9 @@ only; everything except `UnitSyncJob.run` belongs to the loop.
 """
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +41,9 @@ UNITS_PER_SLICE: Final = 131_072
 
 ANYWHERE: Final = (1 << 63) - 1
 """Above every log position."""
+
+UNITS_AHEAD: Final = UNITS_PER_FILE // 4
+"""The next file is made when the file of the newest unit has room for fewer units than this."""
 
 SYNCED_EACH_MAX: Final = 64
 """More files than this are synced by one syncfs, with all other dirty data of the file system."""
@@ -120,6 +123,30 @@ class UnitSyncJob:
                     raise
 
 
+@dataclass(frozen=True, slots=True)
+class UnitFilesJob:
+    """Makes files for units that are not saved yet; `run` may run on any thread.
+
+    Attributes:
+        places: the partition of each file, and the offset of its first unit.
+        made: the places whose files exist since.
+    """
+
+    fs: FileSystem
+    places: dict[tuple[int, int], Path]
+    made: set[tuple[int, int]] = field(default_factory=set)
+
+    def run(self) -> None:
+        """Make those that are missing, and their directories, without a sync."""
+        for place, path in self.places.items():
+            try:
+                self.fs.make_dirs(path.parent, is_synced=False)
+                self.fs.open(path, create=True).close()
+            except StorageError:
+                return  # whoever saves units makes the file, and meets the error
+            self.made.add(place)
+
+
 class ConsumeQueues:
     """The unit files of all partitions.
 
@@ -146,6 +173,8 @@ class ConsumeQueues:
         self._unsynced_directories: dict[Path, int] = {}
         self._named: dict[int, set[int]] = {}
         """By handle, the first units of files whose names this process syncs or has synced."""
+        self._made: set[tuple[int, int]] = set()
+        """Files that a thread has made and that no units were written to yet."""
         self._serial = 0
         self._begun: Partition | None = None
         """What `save_some` has not finished."""
@@ -300,6 +329,7 @@ class ConsumeQueues:
             self._fs.make_dirs(path.parent, is_synced=False)
         file = self._fs.open(path, create=True)
         named = self._named.setdefault(partition.handle, set())
+        self._made.discard(key)
         if first not in named:
             # A process that was killed may have made the file and not synced its name.
             named.add(first)
@@ -317,6 +347,34 @@ class ConsumeQueues:
         known = self._files.pop((handle, first), None)
         if known is not None:
             known.close()
+
+    # Files made ahead
+
+    def unmade(self, partition: Partition) -> list[tuple[int, int]]:
+        """Return which files a partition needs for its unsaved units, or soon, and may not have.
+
+        Returns:
+            Its handle and the offset of the first unit of each file, in order. Files of an earlier
+            process count as missing until this one has used them.
+        """
+        handle = partition.handle
+        first = file_start(partition.units_saved)
+        ahead = file_start(partition.next_offset + UNITS_AHEAD)
+        named = self._named.get(handle, ())
+        return [
+            (handle, start)
+            for start in range(first, ahead + 1, UNITS_PER_FILE)
+            if start not in named and (handle, start) not in self._made
+        ]
+
+    def begin_files(self, places: Mapping[tuple[int, int], Partition]) -> UnitFilesJob:
+        """Return a job that makes files, of partitions that exist."""
+        paths = {place: self.path_of(of, place[1]) for place, of in places.items()}
+        return UnitFilesJob(self._fs, paths)
+
+    def end_files(self, made: Iterable[tuple[int, int]]) -> None:
+        """Note files that a job has made."""
+        self._made.update(made)
 
     # Durability
 
@@ -414,6 +472,7 @@ class ConsumeQueues:
             self._files.pop(key).close()
         for handle in handles:
             self._named.pop(handle, None)
+        self._made = {place for place in self._made if place[0] not in deleted}
         self._fs.remove_tree(self._paths.consume_queue / name)
 
     def close(self) -> None:

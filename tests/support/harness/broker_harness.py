@@ -359,8 +359,9 @@ class BrokerHarness:
         self.broker.housekeep()
 
     def housekeep(self) -> None:
-        """Do a slice of background work; make the next segment and check the disk if it is time."""
+        """Do a slice of background work; make the next files and check the disk if it is time."""
         self.broker.housekeep()
+        self.make_unit_files()
         self.load_piece()
         self._read_for_retention()
         spare = self.broker.log.begin_spare()
@@ -369,6 +370,13 @@ class BrokerHarness:
             spare.prewrite()
         self.broker.disk_space.check()
         self.free_head()
+
+    def make_unit_files(self) -> None:
+        """Make the files that units wait for."""
+        job = self.broker.units.begin_files()
+        if job is not None:
+            job.run()
+            self.broker.units.end_files(job)
 
     def expire(self) -> None:
         """Do a slice of the search for expired records."""

@@ -196,13 +196,18 @@ class CrashRun:
 
     def slow_flush(self) -> None:
         """Flush while more is written, as when the sync runs on a thread."""
-        job = self.harness.broker.log.begin_flush()
+        log = self.harness.broker.log
+        job, raising = log.begin_flush(), log.begin_raise()
         if job is None:
             return
         flushed = len(self.models) - 1
         self.ask(self.batch("a", 0, Intent(self.value(7_000))))
         job.run()
+        if raising is not None:
+            raising.run()
         self.ask(self.batch("a", 1, Intent(self.value(7_000))))
+        if raising is not None:
+            log.watermark.end_raise(raising)
         self.harness.broker.end_flush(job)
         self._flushed = flushed
         self._take_answers()

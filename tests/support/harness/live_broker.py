@@ -55,8 +55,11 @@ class HeldFile:
         return self._file.pwritev(buffers, offset)
 
     def fdatasync(self) -> None:
-        self._disk.syncs += self._file.path.parent.name == "commitlog"
-        assert self._disk.gate.wait(LIMIT_S), "the test never let go of the disk"
+        is_log = self._file.path.parent.name == "commitlog"
+        self._disk.syncs += is_log
+        self._disk.synced_by.add(threading.current_thread())
+        if is_log or not self._disk.is_log_held:
+            assert self._disk.gate.wait(LIMIT_S), "the test never let go of the disk"
         if self._disk.error is not None:
             raise self._disk.error
         self._file.fdatasync()
@@ -67,6 +70,7 @@ class HeldDisk(OsFileSystem):
 
     Attributes:
         syncs: calls of fdatasync for the log so far.
+        synced_by: the threads that called fdatasync, for any file.
         error: what the next calls raise, None for nothing.
         answer_usage: answers in place of `usage`, None for the real answer.
         usage_calls: calls of `usage` that have begun.
@@ -76,7 +80,9 @@ class HeldDisk(OsFileSystem):
         super().__init__()
         self.gate = threading.Event()
         self.gate.set()
+        self.is_log_held = False
         self.syncs = 0
+        self.synced_by: set[threading.Thread] = set()
         self.error: Exception | None = None
         self.answer_usage: Callable[[Path], tuple[int, int]] | None = None
         self.usage_calls = 0
@@ -85,8 +91,9 @@ class HeldDisk(OsFileSystem):
         self.usage_calls += 1
         return (self.answer_usage or super().usage)(path)
 
-    def hold(self) -> None:
-        """Block fdatasync from now on."""
+    def hold(self, *, log_only: bool = False) -> None:
+        """Block fdatasync from now on, of all files or of the log's."""
+        self.is_log_held = log_only
         self.gate.clear()
 
     def let_go(self) -> None:

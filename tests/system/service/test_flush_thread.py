@@ -1,4 +1,5 @@
-"""Flushes beside the loop: each ends with a call or an error, and a stop waits for the last."""
+"""Flushes beside the loop: each ends with a call or an error, and a stop waits for the last.
+So do raises of the watermark, whether a flush is in flight or not."""
 
 import asyncio
 import errno
@@ -13,8 +14,9 @@ from appliance.errors import StorageError
 from appliance.flush_thread import FlushThread
 from appliance.store.checkpoint import CheckpointFile
 from appliance.store.log.flush_job import FlushJob
+from appliance.store.log.watermark import WatermarkJob
 from appliance.system.files import File, OsFile, OsFileSystem
-from tests.support.harness.live_broker import LIMIT_S, HeldDisk
+from tests.support.harness.live_broker import LIMIT_S, HeldDisk, until
 
 
 def written(path: Path) -> File:
@@ -34,11 +36,13 @@ class Flushes:
     """Flushes of files, and what their ends call."""
 
     def __init__(self, tmp_path: Path) -> None:
-        self.checkpoint = CheckpointFile(OsFileSystem(), tmp_path / "checkpoint")
+        self.raised: list[WatermarkJob] = []
         self.errors: list[Exception] = []
         self.count = 0
         self.ended = asyncio.Event()
-        self.thread = FlushThread(asyncio.get_running_loop(), self.guard, self.end)
+        self.thread = FlushThread(
+            asyncio.get_running_loop(), self.guard, self.end, self.raised.append
+        )
         self.thread.start()
 
     def end(self) -> None:
@@ -52,8 +56,8 @@ class Flushes:
             self.errors.append(error)
             self.ended.set()
 
-    def job(self, *files: File, watermark: int | None = None) -> FlushJob:
-        return FlushJob(1, files, self.checkpoint, 0, watermark)
+    def job(self, *files: File) -> FlushJob:
+        return FlushJob(1, files, 0)
 
 
 @pytest.mark.parametrize("is_system", [True, False])
@@ -94,28 +98,43 @@ class HeldCheckpoint(CheckpointFile):
         super().__init__(OsFileSystem(), path)
         self.ensure()
         self.gate = threading.Event()
+        self.error: StorageError | None = None
 
     def write(self, flushed: int, watermark: int) -> None:
         assert self.gate.wait(LIMIT_S)
+        if self.error is not None:
+            raise self.error
         super().write(flushed, watermark)
 
 
 @pytest.mark.parametrize("is_system", [True, False])
-async def test_a_flush_ends_once_when_its_files_and_its_watermark_are_durable(
-    tmp_path: Path, is_system: bool
-) -> None:
+async def test_a_flush_ends_while_the_watermark_is_raised(tmp_path: Path, is_system: bool) -> None:
     flushes = Flushes(tmp_path)
     held = HeldDisk().open(tmp_path / "held", create=True)
-    checkpoint = flushes.checkpoint = HeldCheckpoint(tmp_path / "checkpoint")
-    file = written(tmp_path / "file") if is_system else held
-    flushes.thread.begin(flushes.job(file, watermark=4096))
-    await asyncio.sleep(0.05)  # the files are synced meanwhile
-    assert flushes.count == 0
-    checkpoint.gate.set()
+    checkpoint = HeldCheckpoint(tmp_path / "checkpoint")
+    raising = WatermarkJob(checkpoint, 0, 4096)
+    flushes.thread.begin_raise(raising)
+    flushes.thread.begin(flushes.job(written(tmp_path / "file") if is_system else held))
     await asyncio.wait_for(flushes.ended.wait(), LIMIT_S)
+    assert flushes.thread.is_raising
+    assert not flushes.raised
+    checkpoint.gate.set()
+    await until(lambda: not flushes.thread.is_raising)
     await flushes.thread.stop()
-    assert (flushes.count, flushes.errors) == (1, [])
+    assert (flushes.count, flushes.raised, flushes.errors) == (1, [raising], [])
     found = CheckpointFile(OsFileSystem(), tmp_path / "checkpoint")
     found.open()
     assert found.last is not None
     assert found.last.watermark == 4096
+
+
+async def test_a_failed_raise_of_the_watermark_is_an_error(tmp_path: Path, loop: object) -> None:
+    flushes = Flushes(tmp_path)
+    checkpoint = HeldCheckpoint(tmp_path / "checkpoint")
+    checkpoint.error = StorageError(tmp_path / "checkpoint", "fdatasync", errno.EIO, "broken")
+    checkpoint.gate.set()
+    flushes.thread.begin_raise(WatermarkJob(checkpoint, 0, 4096))
+    await asyncio.wait_for(flushes.ended.wait(), LIMIT_S)
+    assert flushes.errors == [checkpoint.error]
+    assert not flushes.raised
+    assert await flushes.thread.stop() is checkpoint.error

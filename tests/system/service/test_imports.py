@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, Producer
 
 from tests.support.harness import offline_scenario
 
@@ -44,6 +45,24 @@ from appliance.cli import main
 main()
 """
 
+# Codecs are modules too; a client's first request may come before the thread that loads them.
+LOADED_LATE = """
+import sys, threading
+loaded = []
+def note(event, arguments):
+    is_loop = threading.current_thread() is threading.main_thread()
+    if event == "import" and is_loop and not arguments[0].startswith("kio."):
+        loaded.append(arguments[0])
+sys.addaudithook(note)
+def listen():
+    for line in sys.stdin:
+        print(*loaded, flush=True)
+        loaded.clear()
+threading.Thread(target=listen, daemon=True).start()
+from appliance.cli import main
+main()
+"""
+
 
 def loaded_by(*arguments: str, status: int = 0) -> set[str]:
     """Run `latermq` to its end, a broker to its ready line; return the libraries it imported."""
@@ -72,6 +91,59 @@ def test_serve_loads_what_it_serves_with_and_nothing_else(tmp_path: Path) -> Non
     )
     assert loaded - FOR_SERVE == set()
     assert {"click", "aiohttp", "kio"} <= loaded
+
+
+def test_a_loop_that_serves_loads_nothing_more(tmp_path: Path) -> None:
+    """It would wait for the disk, and with it everybody: 50 ms while producers write."""
+    free = "127.0.0.1:0"
+    arguments = ("serve", "--data-dir", str(tmp_path), "--listen", free, "--admin", free)
+    with subprocess.Popen(
+        [sys.executable, "-c", LOADED_LATE, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+
+        def loaded() -> list[str]:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write("now\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+            assert line, "the broker ended"
+            return line.split()
+
+        try:
+            words = process.stdout.readline().split()
+            kafka = next(word for word in words if word.startswith("kafka="))
+            assert "appliance.broker" in loaded()
+            send_and_read(kafka.removeprefix("kafka="), count=400)
+            found = loaded()
+        finally:
+            process.terminate()
+            process.communicate(timeout=120)
+    assert found == []
+    assert process.returncode == 0
+
+
+def send_and_read(address: str, count: int) -> None:
+    """Send records of 1 KiB, every other one with a delay of 50 ms, and read them all."""
+    producer = Producer({"bootstrap.servers": address})
+    for number in range(count):
+        headers = {"x-delay": "50"} if number % 2 else {}
+        producer.produce("t", bytes(1024), headers=headers)
+    assert producer.flush(60) == 0
+    consumer = Consumer(
+        {"bootstrap.servers": address, "group.id": "g", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe(["t"])
+    for _ in range(count):
+        message = consumer.poll(60)
+        assert message is not None
+        assert message.error() is None
+    consumer.close()
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.wire_client import framed
 from tests.support.harness.broker_harness import Produced
 from tests.support.harness.live_broker import LIMIT_S, Client, LiveBroker, until
+from tests.support.harness.small_files import WATERMARK_STEP_BYTES, small_watermark
 from tests.support.oracles.kafka_oracle import ProduceResponse
 from tests.support.simulator.virtual_clock import VirtualClock
 from tests.support.values.kafka_records import Record, build_batch, delay
@@ -179,6 +180,25 @@ async def test_async_flush_acknowledges_before_the_disk_has_it(tmp_path: Path) -
         assert await client.produce("t", 0, [Record(b"a")]) == Produced(0, 0, None)
         assert [record.value for record in await client.fetch("t", 0, 0)] == [b"a"]
         assert live.broker.flushed_pos < live.broker.committed_pos
+
+
+async def test_the_event_loop_never_waits_until_the_log_may_be_written_further(
+    tmp_path: Path,
+) -> None:
+    settings = {"flush": "async", "flush_bound_ms": 60_000, "segment_size_bytes": MIB}
+    with small_watermark():
+        async with LiveBroker(tmp_path, **settings) as live:
+            client = await live.connect()
+            log, disk = live.broker.log, live.disk
+            disk.hold(log_only=True)  # one flush lasts longer than it takes to get there
+            disk.synced_by.clear()
+            for _ in range(5 * WATERMARK_STEP_BYTES // (4 * KIB)):
+                assert (await client.produce("t", 0, [Record(bytes(4 * KIB))])).error == 0
+                await until(
+                    lambda: log.watermark.pos - log.pointers.committed > WATERMARK_STEP_BYTES // 2
+                )
+            assert live.broker.flushed_pos < live.broker.committed_pos - 4 * WATERMARK_STEP_BYTES
+            assert threading.current_thread() not in disk.synced_by
 
 
 async def test_async_flush_acknowledges_up_to_its_bound_and_not_a_millisecond_longer(

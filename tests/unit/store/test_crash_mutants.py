@@ -71,12 +71,15 @@ def visible_before_the_flush(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def checkpoint_before_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(job: FlushJob) -> None:
-        job.checkpoint.write(job.target, job.target + WATERMARK_STEP_BYTES)
-        for file in job.files:
-            file.fdatasync()
+    begin_flush = CommitLog.begin_flush
 
-    monkeypatch.setattr(FlushJob, "run", run)
+    def begin(self: CommitLog) -> FlushJob | None:
+        job = begin_flush(self)
+        if job is not None:
+            self._checkpoint.write(job.target, job.target + WATERMARK_STEP_BYTES)
+        return job
+
+    monkeypatch.setattr(CommitLog, "begin_flush", begin)
 
 
 def earlier_state_removed_too_soon(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -245,6 +245,8 @@ def test_a_full_disk_is_over_as_soon_as_a_segment_fits_also_if_nobody_writes() -
     fill_to(harness, 100)
     while harness.produce("t", 0, [Record(bytes(2_000))]).error == 0:
         pass
+    for _ in range(3):
+        wait(harness, 100)  # the file of units is made
     allocations = harness.disk.calls
     for _ in range(20):
         assert wait(harness, 100) == "refusing"

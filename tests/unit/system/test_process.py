@@ -1,7 +1,14 @@
-"""The priorities of the threads of a process."""
+"""The priorities of the threads of a process, and its code in memory."""
 
+import os
+import resource
 import subprocess
 import sys
+
+import pytest
+
+from appliance.system.process import LOCK_LIMIT_MIN_BYTES, lock_code
+from appliance.units import MIB
 
 PRIORITIES = """
 import os, threading
@@ -38,3 +45,40 @@ def test_the_priority_is_that_of_all_threads_but_those_that_yield() -> None:
     # Not here: who lowers a priority may have no right to raise it again.
     run = [sys.executable, "-c", PRIORITIES]
     assert subprocess.check_output(run, text=True) == "as expected\n"
+
+
+LOCKED = """
+import re, sys
+from pathlib import Path
+import _core.log.view
+from appliance.system.process import lock_code
+locked = lock_code()
+status = Path("/proc/self/status").read_text()
+(held,) = re.findall(r"VmLck:\\s*(\\d+) kB", status)
+assert int(held) * 1024 >= locked, (held, locked)
+code = [line.split() for line in Path("/proc/self/smaps").read_text().splitlines()]
+library = False
+for words in code:
+    if "-" in words[0] and not words[0].endswith(":"):
+        library = words[1] == "r-xp" and "_core/log/view" in words[-1]
+    elif library and words[0] == "Locked:":
+        print(locked, int(words[1]) > 0)
+"""
+
+
+def test_the_code_of_the_process_stays_in_memory_if_that_is_permitted() -> None:
+    limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    is_limited = limit != resource.RLIM_INFINITY and os.geteuid() != 0
+    run = [sys.executable, "-c", LOCKED]
+    size, is_locked = subprocess.check_output(run, text=True).split()
+    if is_limited and limit < LOCK_LIMIT_MIN_BYTES:
+        assert (size, is_locked) == ("0", "False")
+    else:
+        assert int(size) > MIB
+        assert is_locked == "True"
+
+
+def test_a_low_limit_of_locked_memory_is_left_to_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (8 * MIB, 8 * MIB))
+    assert lock_code() == 0
