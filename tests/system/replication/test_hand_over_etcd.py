@@ -203,7 +203,7 @@ def test_a_node_that_yielded_serves_nobody_however_long_the_other_one_is_away(
         for way in (link, pair.links[two], pair.ways[two]):
             way.resume()
         two.forget_stdout()
-        until(lambda: one.pair()["role"] == "slave", "the old master as a slave")
+        until(lambda: role_of(one) == "slave", "the old master as a slave")
         two.find_admin()
         sender = Sender(two)
         sender.send(20)
