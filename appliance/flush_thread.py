@@ -1,19 +1,19 @@
 """Runs the flushes of the log beside the event loop, one at a time, and raises its watermark.
 
 Files are synced by a thread that never waits for the interpreter. Those that are not the system's
-go to a thread of Python. Another one raises the watermark, whether a flush is in flight or not: a
-long one may last until the log reaches the watermark. Layer 5.
+go to a thread of Python. A third thread raises the watermark, also during a flush, because the log
+may reach the watermark before a long flush ends. Layer 5.
 """
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 from appliance.errors import StorageError
 from appliance.store.log.flush_job import FlushJob
 from appliance.store.log.watermark import WatermarkJob
 from appliance.system.sync_thread import SyncThread
+from appliance.thread_jobs import ThreadJobs
 
 
 class FlushThread:
@@ -47,6 +47,7 @@ class FlushThread:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-flush")
         self._future: asyncio.Future[None] | None = None
         self._raiser = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-watermark")
+        self._jobs = ThreadJobs(loop, guard)
         self._raise: asyncio.Future[None] | None = None
         self.is_raising = False
 
@@ -57,32 +58,23 @@ class FlushThread:
     def begin(self, job: FlushJob) -> None:
         """Run a flush; the one before has ended."""
         if not self._syncer.try_begin(job.files):
-            self._future = self._loop.run_in_executor(self._executor, job.run)
-            self._future.add_done_callback(lambda _: self._guard(self._end_work))
+            self._future = self._jobs.begin(self._executor, job.run, lambda _: self._ended())
 
     def begin_raise(self, job: WatermarkJob) -> None:
         """Raise the watermark; the raise before has ended."""
         self.is_raising = True
-        self._raise = self._loop.run_in_executor(self._raiser, job.run)
-        self._raise.add_done_callback(lambda _: self._guard(partial(self._end_raise, job)))
+        self._raise = self._jobs.begin(self._raiser, job.run, lambda _: self._end_raise(job))
 
     def _end_sync(self) -> None:
         self._syncer.end()  # a failed fdatasync is raised here and ends the process
         self._ended()
 
-    def _end_work(self) -> None:
-        assert self._future is not None
-        self._future.result()  # or here
-        self._ended()
-
     def _end_raise(self, job: WatermarkJob) -> None:
-        assert self._raise is not None
         self.is_raising = False
-        self._raise.result()  # a failed one is raised here
         self._raised(job)
 
     async def stop(self) -> BaseException | None:
-        """Call back no more, wait for what is in flight, and return its error."""
+        """Call back no more, and wait for a flush and a raise in flight; return an error of one."""
         self._loop.remove_reader(self._syncer.fileno())
         for shut_down in (self._executor.shutdown, self._raiser.shutdown, self._syncer.shutdown):
             await asyncio.to_thread(shut_down)

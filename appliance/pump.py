@@ -28,14 +28,13 @@ from appliance.flush_thread import FlushThread
 from appliance.model import ColdPlace
 from appliance.release import Release
 from appliance.retention import Cleanup
-from appliance.store.disk_space import SpaceJob
+from appliance.store.cold_reads import ColdRead
 from appliance.store.head.head_freer import Job as HeadJob
-from appliance.store.keys.key_index import IndexJob
 from appliance.store.log.flush_job import FlushJob
 from appliance.store.state.checkpointer import CheckpointJob
-from appliance.store.state.flushed_mark import MarkJob
 from appliance.system.clock import MovableClock, WakeTimer
 from appliance.system.process import yield_to_others
+from appliance.thread_jobs import ThreadJobs
 from appliance.timer_loading import TimerLoading
 from appliance.units import MS_PER_SECOND, NS_PER_MS
 from appliance.work_thread import WorkThread
@@ -82,10 +81,11 @@ class Pump:
         self.release = Release(broker)
         self._loop = asyncio.get_running_loop()
         # Each kind of work has its own threads, so that no flush waits for a consumer's cold reads.
+        self._jobs = ThreadJobs(self._loop, self._guard)
         self._flusher = FlushThread(
             self._loop, self._guard, self._end_flush, broker.log.watermark.end_raise
         )
-        self._files = FileMaker(self._loop, self._guard, broker)
+        self._files = FileMaker(self._jobs, broker)
         self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="latermq-read")
         self.work = WorkThread(self._loop, self._guard, self.release.unflushed_bytes)
         self._bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-bodies")
@@ -448,16 +448,15 @@ class Pump:
     ) -> None:
         is_sparse = threads is self._bodies
         read = partial(self._broker.read_cold, list(places), is_sparse=is_sparse)
-        future = self._loop.run_in_executor(threads, read)
 
-        def finish() -> None:
-            for damage in self._broker.note_read(future.result(), is_delivery=is_delivery):
+        def finish(found: ColdRead) -> None:
+            for damage in self._broker.note_read(found, is_delivery=is_delivery):
                 _log.error(
                     "%s%s", damage, "" if damage.is_repaired else "; its records are not served"
                 )
             then()
 
-        future.add_done_callback(lambda _: self._guard(finish))
+        self._jobs.begin(threads, read, finish)
 
     def _look_ahead(self) -> None:
         """Read on a thread the frames that deliveries will need soon."""
@@ -514,10 +513,7 @@ class Pump:
         """Capture a slice of the next checkpoint; a thread writes its files."""
         job = self._broker.checkpoints.step()
         if job is not None:
-            future = self._loop.run_in_executor(self._saver, job.run)
-            future.add_done_callback(
-                lambda done: self._guard(lambda: self._end_checkpoint(done, job))
-            )
+            self._jobs.begin(self._saver, job.run, lambda _: self._end_checkpoint(job))
         elif self._broker.checkpoints.is_capturing and self._slice is None:
             self._slice = self._loop.call_later(SLICE_PAUSE_S, self._guard, self._checkpoint_again)
 
@@ -526,8 +522,7 @@ class Pump:
         self.end_turn()
         self._checkpoint()
 
-    def _end_checkpoint(self, done: asyncio.Future[None], job: CheckpointJob) -> None:
-        done.result()  # a failed sync is raised here and ends the process
+    def _end_checkpoint(self, job: CheckpointJob) -> None:
         self._broker.checkpoints.end(job)
         if job.error is not None:
             _log.warning("checkpoint failed, will be retried: %s", job.error)
@@ -537,10 +532,7 @@ class Pump:
         broker = self._broker
         job = broker.head_freer.step(broker.retention.kept_from)
         if job is not None:
-            future = self._loop.run_in_executor(self._saver, job.run)
-            future.add_done_callback(
-                lambda done: self._guard(lambda: self._end_free_head(done, job))
-            )
+            self._jobs.begin(self._saver, job.run, lambda _: self._end_free_head(job))
         elif broker.head_freer.is_carrying:
             self.end_turn()
             if self._carry_slice is None:
@@ -553,40 +545,27 @@ class Pump:
         self.end_turn()
         self._free_head()
 
-    def _end_free_head(self, done: asyncio.Future[None], job: HeadJob) -> None:
-        done.result()  # a failed write or sync of the checkpoint is raised here
+    def _end_free_head(self, job: HeadJob) -> None:
         self._broker.head_freer.end(job)
         self._free_head()
 
     def _mark_flushed(self) -> None:
         """Publish the flushed position, if it is time; a thread writes it."""
-        job = self._broker.flushed_mark.step()
+        mark = self._broker.flushed_mark
+        job = mark.step()
         if job is not None:
-            future = self._loop.run_in_executor(self._marker, job.run)
-            future.add_done_callback(lambda done: self._guard(lambda: self._end_mark(done, job)))
-
-    def _end_mark(self, done: asyncio.Future[None], job: MarkJob) -> None:
-        done.result()  # a failed write or sync is raised here and ends the process
-        self._broker.flushed_mark.end(job)
+            self._jobs.begin(self._marker, job.run, lambda _: mark.end(job))
 
     def _check_space(self) -> None:
         """Ask how full the disk is, if it is time; a thread asks."""
-        job = self._broker.disk_space.step()
+        disk_space = self._broker.disk_space
+        job = disk_space.step()
         if job is not None:
-            future = self._loop.run_in_executor(self._space, job.run)
-            future.add_done_callback(lambda done: self._guard(lambda: self._end_space(done, job)))
-
-    def _end_space(self, done: asyncio.Future[None], job: SpaceJob) -> None:
-        done.result()
-        self._broker.disk_space.end(job)
+            self._jobs.begin(self._space, job.run, lambda _: disk_space.end(job))
 
     def _index(self) -> None:
         """Do the next work on the key index; a thread does it."""
-        job = self._broker.key_index.step()
+        index = self._broker.key_index
+        job = index.step()
         if job is not None:
-            future = self._loop.run_in_executor(self._indexer, job.run)
-            future.add_done_callback(lambda done: self._guard(lambda: self._end_index(done, job)))
-
-    def _end_index(self, done: asyncio.Future[None], job: IndexJob) -> None:
-        done.result()  # a failed sync is raised here and ends the process
-        self._broker.key_index.end(job)
+            self._jobs.begin(self._indexer, job.run, lambda _: index.end(job))

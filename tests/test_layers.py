@@ -27,6 +27,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.pump": 5,
     "appliance.slave_pump": 5,
     "appliance.release": 5,
+    "appliance.thread_jobs": 5,
     "appliance.loop_turns": 5,
     "appliance.timer_loading": 5,
     "appliance.work_thread": 5,
