@@ -39,6 +39,7 @@ from appliance.system.clock import MovableClock, SystemClock
 from appliance.system.files import OsFileSystem
 from appliance.system.log_output import to_standard_error
 from appliance.system.process import (
+    LOCK_LIMIT_MIN_BYTES,
     anonymous_bytes,
     has_terminal,
     lock_code,
@@ -48,7 +49,7 @@ from appliance.system.process import (
     share_interpreter,
 )
 from appliance.system.sd_notify import Notifier
-from appliance.units import NS_PER_MS, counted
+from appliance.units import MIB, NS_PER_MS, counted
 from compat.kafka import dispatch
 from compat.kafka.groups.status import GroupsStatus
 from compat.kafka.network.server import KafkaServer, advertised_endpoint
@@ -198,19 +199,23 @@ class Service:
                 self._slave.serves()
             # Objects alive now stay alive. Those of an earlier role of this process are freed.
             collector.freeze(searches_all=self.is_second)
-            self._claim_machine()
-            own_version = version()  # looks through the installed packages, so not once it serves
+            # On a busy machine, lateness is time spent waiting for a processor.
+            if not set_priority(self._config.process_priority):
+                _log.info(
+                    "process.priority = %d is not permitted here", self._config.process_priority
+                )
+            _log.info(
+                "latermq %s serves Kafka clients on %s, advertised as %s",
+                version(),  # not later on: it looks through the installed packages
+                kafka.bound,
+                kafka.advertised,
+            )
             addresses = f"kafka={kafka.bound} admin={admin_address}{self._replication}"
             sys.stdout.write(f"latermq ready {addresses}\n")
             sys.stdout.flush()
             self._notifier.ready(addresses)
             self.was_ready = True
-            _log.info(
-                "latermq %s serves Kafka clients on %s, advertised as %s",
-                own_version,
-                kafka.bound,
-                kafka.advertised,
-            )
+            await self._lock_code()
             waiting.cancel()
             await self._serve(kafka)
         finally:
@@ -432,11 +437,14 @@ class Service:
         self.was_ready = True
         _log.info("caught up with the master %s", master)
 
-    def _claim_machine(self) -> None:
-        """Wait less for a processor, of which lateness consists, and never for dropped code."""
-        if not set_priority(self._config.process_priority):
-            _log.info("process.priority = %d is not permitted here", self._config.process_priority)
-        _log.debug("code locked in memory bytes=%d", lock_code())
+    async def _lock_code(self) -> None:
+        """Keep the code in memory; a thread reads what is not there."""
+        if not await asyncio.to_thread(lock_code):
+            _log.info(
+                "the code of the broker is not locked in memory: that needs a limit (ulimit -l) of "
+                "%d MiB; while a disk is busy, all clients may wait for code to be read again",
+                LOCK_LIMIT_MIN_BYTES // MIB,
+            )
 
     async def _serve(self, kafka: KafkaServer[Pump]) -> None:
         stop = asyncio.ensure_future(self._stop.wait())

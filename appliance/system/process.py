@@ -15,7 +15,10 @@ SWITCH_INTERVAL_S: Final = 0.0001
 
 
 LOCK_LIMIT_MIN_BYTES: Final = 256 * MIB
-"""With a lower limit on locked memory all of it is left for the log."""
+"""With a lower limit on locked memory, all of it is left for the log."""
+
+CAP_IPC_LOCK: Final = 14
+"""The capability to lock more memory than RLIMIT_MEMLOCK. Its number in linux/capability.h."""
 
 YIELD_NICE: Final = 5
 """A thread that computes waits so much more than the loop: as long as other programs do, with the
@@ -64,18 +67,18 @@ def raise_file_limit() -> int:
 
 
 def lock_code() -> int:
-    """Keep the code of this process in memory, so that a step of the loop never reads it again.
+    """Keep the code of this process in memory, so that no step of the loop waits for it.
 
-    While producers fill the page cache the kernel drops what was not used for a while, code as
-    well, and reading it back takes 40 ms on a disk that is busy. See mlock(2).
+    While producers fill the page cache, the kernel drops code that was not used for some seconds.
+    To read it again takes 40 ms on a busy disk. See mlock(2).
 
     Returns:
-        How many bytes are locked: 0 if little memory may be locked (RLIMIT_MEMLOCK), which is left
-        for the log, or if /proc is not mounted.
+        How many bytes are locked. 0 if RLIMIT_MEMLOCK is low, because all of it is left for the
+        log, or if /proc is not mounted.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    is_limited = limit != resource.RLIM_INFINITY and os.geteuid() != 0
-    if is_limited and limit < LOCK_LIMIT_MIN_BYTES:
+    is_low = limit != resource.RLIM_INFINITY and limit < LOCK_LIMIT_MIN_BYTES
+    if is_low and not _has_capability(CAP_IPC_LOCK):
         return 0
     mlock = ctypes.CDLL(None).mlock
     locked = 0
@@ -85,8 +88,18 @@ def lock_code() -> int:
     return locked
 
 
+def _has_capability(number: int) -> bool:
+    """Whether this thread has a capability, which root in a container may lack; capabilities(7)."""
+    try:
+        with open("/proc/thread-self/status", encoding="ascii", errors="replace") as file:
+            effective = [line.split()[1] for line in file if line.startswith("CapEff:")]
+    except OSError:
+        return False
+    return any(int(each, 16) >> number & 1 for each in effective)
+
+
 def _code_ranges() -> list[tuple[int, int]]:
-    """The addresses of the programs and libraries that are mapped: their code and constants."""
+    """The addresses of the code and the constants of the program and its libraries."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
             fields = [line.rstrip("\n").split(maxsplit=5) for line in file]
