@@ -11,7 +11,6 @@ from _core.queue.partition import Partition
 from appliance.store import unit_saver
 from appliance.store.paths import DataPaths, segment_name
 from appliance.store.queue import consume_queue
-from appliance.store.queue.consume_queue import UNITS_IN_MEMORY_MAX
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.configs import DATA_DIR
 from tests.support.values.kafka_records import Record
@@ -55,9 +54,13 @@ def test_units_wait_in_memory_until_their_file_is_made() -> None:
     assert len(harness.fetch("t", 0, 0)) == COUNT
 
 
-def test_the_loop_makes_the_file_when_memory_has_no_room_for_more_units() -> None:
+def test_the_loop_makes_the_file_when_too_many_units_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unit_saver, "UNITS_WAITING_MAX", 2 * COUNT)
     harness = with_topic(1)
-    produce(harness, UNITS_IN_MEMORY_MAX + COUNT)
+    produce(harness, 2 * COUNT)
+    sweep(harness)
+    assert partition_of(harness).unsaved_count == 2 * COUNT
+    produce(harness)
     sweep(harness)
     assert partition_of(harness).unsaved_count == 0
 
@@ -92,6 +95,7 @@ def test_a_topic_that_is_deleted_meanwhile_leaves_no_file(*, is_made_again: bool
     job.run()
     units.end_files(job)
     assert harness.disk.exists(PATHS.consume_queue / "t") is is_made_again
+    assert not harness.broker._store._queues._made, "nothing is kept of a deleted topic"
     if is_made_again:
         produce(harness)
         for _ in range(4):
