@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,6 +47,19 @@ def test_no_first_request_compiles_once_all_are_prepared(monkeypatch: pytest.Mon
             messages.decode_request(key, version, b"")
         with contextlib.suppress(KeyError):
             messages.encode_response(key, version, {})
+
+
+def test_the_loop_compiles_none() -> None:
+    threads = []
+
+    def codecs() -> Iterator[None]:
+        for _ in range(3):
+            threads.append(threading.current_thread())
+            yield
+
+    asyncio.run(prepare_codecs(codecs(), never, pause_s=0))
+    assert len(threads) == 3
+    assert threading.current_thread() not in threads
 
 
 def test_one_codec_is_compiled_at_a_time_and_what_clients_begin_with_first() -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import random
+from collections.abc import Iterator
 from typing import Final, get_args
 
 import pytest
@@ -14,6 +15,7 @@ from appliance.units import KIB
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.checkpoints import checkpoint_file_on
 from tests.support.harness.configs import DATA_DIR, small_config
+from tests.support.harness.small_files import small_watermark
 from tests.support.simulator.sim_fs import CrashMode, SimFileSystem
 from tests.support.values.kafka_records import Record
 
@@ -29,6 +31,12 @@ def checkpoint_of(disk: SimFileSystem) -> Checkpoint | None:
 
 def prewriting_harness() -> BrokerHarness:
     return with_topic(config=small_config(prewrite_segments=True))
+
+
+@pytest.fixture
+def small_steps() -> Iterator[None]:
+    with small_watermark():
+        yield
 
 
 def new_file() -> tuple[SimFileSystem, CheckpointFile]:
@@ -124,6 +132,36 @@ def test_the_log_is_never_written_after_what_the_disk_has_of_its_watermark() -> 
             assert saved is not None
             assert harness.broker.wrote_pos <= saved.watermark
             assert saved.watermark <= harness.broker.wrote_pos + WATERMARK_STEP_BYTES
+
+
+@pytest.mark.usefixtures("small_steps")
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_raise_of_the_watermark_counts_once_the_disk_has_it(is_early: bool) -> None:
+    harness = prewriting_harness()
+    log = harness.broker.log
+    raising = None
+    while raising is None:
+        harness.produce("t", 0, [Record(bytes(1000))])
+        raising = log.begin_raise()
+    before = log.watermark.pos
+    if is_early:
+        raising.run()
+        log.watermark.end_raise(raising)
+        assert log.watermark.pos == raising.watermark > before
+    for number in range(40):
+        harness.produce("t", 0, [Record(bytes(1000))])
+        for mode in get_args(CrashMode):
+            saved = checkpoint_of(harness.disk.crashed(mode, random.Random(number)))
+            assert saved is not None
+            assert harness.broker.wrote_pos <= saved.watermark
+    assert log.watermark.pos > raising.watermark, "the log went beyond both"
+    after = log.watermark.pos
+    if not is_early:  # the thread was so slow that the loop did it
+        raising.run()
+        log.watermark.end_raise(raising)
+    saved = checkpoint_of(harness.disk)
+    assert saved is not None
+    assert log.watermark.pos == saved.watermark == after
 
 
 def test_a_clean_stop_says_where_the_log_ends() -> None:
