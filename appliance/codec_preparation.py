@@ -1,7 +1,7 @@
 """Compiles the codecs of all requests after the start, one at a time, while the broker serves.
 
-A thread compiles them: it reads modules from the disk, and would wait for it behind all that
-producers write. Layer 6.
+A thread compiles them. Each codec is a module on the disk, and to read it takes as long as the
+writes of producers before it; the event loop must not wait for that. Layer 6.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ async def prepare_codecs(
 
     Args:
         codecs: compiles one for each step of an iteration.
-        is_busy: whether a timer would be late, or clients would get less of the processor, if a
-            codec were compiled now. Each codec waits for a better moment, but not for long.
+        is_busy: whether a timer is due soon, or clients send or read much, and need the processor
+            more. Each codec waits for a better moment, but not for long.
         pause_s: how long the loop serves others after each of them.
     """
     steps = iter(codecs)

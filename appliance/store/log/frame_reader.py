@@ -7,7 +7,7 @@ disks: a bad sector is the error of a system call, and the CRCs detect bit rot. 
 
 from typing import Final
 
-import _core.log.locked_window  # noqa: F401 (files load it at the first use, on the loop)
+import _core.log.locked_window  # noqa: F401 (`File.lock_hot` would load it, on the loop)
 from _core.bytes.layout import FRAME_HEADER_SIZE
 from _core.log.view import Block
 from appliance.errors import StorageError

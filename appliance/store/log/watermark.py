@@ -1,9 +1,8 @@
 """The allocation watermark in the checkpoint: how far the log may be written. Layer 2.
 
-After a crash a start searches the log up to there for frames after a gap. So the log is never
-written after what the disk has of the watermark. A thread raises it ahead of time: the sync of a
-checkpoint takes as long as the syncs before it, 150 ms on a busy disk, and the event loop must not
-wait for it.
+After a crash, a start searches the log for frames up to the watermark. So nothing is written at or
+after it before a higher one is durable. A thread raises it early: to sync the checkpoint takes as
+long as the syncs before it, 150 ms on a busy disk, and the event loop must not wait for that.
 """
 
 from dataclasses import dataclass
@@ -30,10 +29,10 @@ class WatermarkJob:
 
 
 class AllocationWatermark:
-    """The watermark that the checkpoint has.
+    """The watermark of one log.
 
     Attributes:
-        pos: log position; 0 until the first raise.
+        pos: log position, which the checkpoint has durably; 0 until the first raise.
     """
 
     def __init__(self, checkpoint: CheckpointFile, *, step_bytes: int) -> None:
@@ -41,17 +40,17 @@ class AllocationWatermark:
 
         Args:
             checkpoint: gets each raise.
-            step_bytes: how far after the end of the log it is put.
+            step_bytes: distance from the end of the log to a new watermark.
         """
         self._checkpoint = checkpoint
         self._step_bytes = step_bytes
         self.pos = 0
 
     def raise_to_fit(self, end: int, flushed: int) -> None:
-        """Raise it on this thread, if it is below the end of what is written next.
+        """Raise it on this thread if the next write would go beyond it.
 
         Args:
-            end: log position after the bytes that are written next.
+            end: log position after that write.
             flushed: as in a job.
 
         Raises:
@@ -70,7 +69,7 @@ class AllocationWatermark:
         """Return a raise for a thread, None while less than a quarter of the step is used up.
 
         Args:
-            end: log position after what is written.
+            end: log position after the last write.
             flushed: as in a job.
         """
         if end <= self.pos - self._step_bytes * 3 // 4:

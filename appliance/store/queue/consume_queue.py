@@ -137,13 +137,13 @@ class UnitFilesJob:
     made: set[tuple[int, int]] = field(default_factory=set)
 
     def run(self) -> None:
-        """Make those that are missing, and their directories, without a sync."""
+        """Make files and directories that are missing, without a sync."""
         for place, path in self.places.items():
             try:
                 self.fs.make_dirs(path.parent, is_synced=False)
                 self.fs.open(path, create=True).close()
             except StorageError:
-                return  # whoever saves units makes the file, and meets the error
+                return  # `ConsumeQueues.save` tries again, and raises the error
             self.made.add(place)
 
 
@@ -351,11 +351,11 @@ class ConsumeQueues:
     # Files made ahead
 
     def unmade(self, partition: Partition) -> list[tuple[int, int]]:
-        """Return which files a partition needs for its unsaved units, or soon, and may not have.
+        """Return the files that a partition needs for unsaved units, or soon, and may not have.
 
         Returns:
-            Its handle and the offset of the first unit of each file, in order. Files of an earlier
-            process count as missing until this one has used them.
+            Its handle and the offset of the first unit of each file, in order. A file of an earlier
+            process counts as missing until this process uses it.
         """
         handle = partition.handle
         first = file_start(partition.units_saved)
@@ -368,7 +368,11 @@ class ConsumeQueues:
         ]
 
     def begin_files(self, places: Mapping[tuple[int, int], Partition]) -> UnitFilesJob:
-        """Return a job that makes files, of partitions that exist."""
+        """Return a job that makes files.
+
+        Args:
+            places: partitions that exist, by handle and offset of the file's first unit.
+        """
         paths = {place: self.path_of(of, place[1]) for place, of in places.items()}
         return UnitFilesJob(self._fs, paths)
 
