@@ -7,6 +7,8 @@ methods on the loop return soon. Layer 3; does no I/O.
 from typing import Final, Protocol
 
 from appliance.errors import ReplicaError
+from appliance.store.log.watermark import WatermarkJob
+from appliance.store.runs.saved_ids import IdLookup
 
 NO_CLUSTER: Final = bytes(16)
 """The cluster id of a log that belongs to none yet."""
@@ -178,17 +180,41 @@ class ReplicaLog(HeldLog, Protocol):
             StorageError: the disk cannot read it.
         """
 
-    def append(self, pos: int, data: bytes) -> None:
+    def append(self, pos: int, data: bytes) -> IdLookup | None:
         """Write bytes of the master and apply the frames that are whole now.
 
         Args:
             pos: where the bytes before ended, or the position of `truncate` or `restart`.
             data: at least 1 byte; may begin and end inside a frame, and crosses no segment's end.
 
+        Returns:
+            What a thread must run before they can be applied; `end_lookup` must follow before any
+            other call that changes the log. None if they are applied.
+
         Raises:
             ReplicaError: these are no frames of this log.
             StorageError: they cannot be written.
         """
+
+    def end_lookup(self, lookup: IdLookup) -> IdLookup | None:
+        """Apply the frames whose ids were looked up.
+
+        Args:
+            lookup: has run.
+
+        Returns:
+            As `append`.
+
+        Raises:
+            ReplicaError: these are no frames of this log.
+            LatermqError: ids cannot be read; it ends the client's work and is its `failure`.
+        """
+
+    def begin_raise(self) -> WatermarkJob | None:
+        """Return what lets the log grow further, to run on a thread, then `end_raise`; or None."""
+
+    def end_raise(self, job: WatermarkJob) -> None:
+        """Note that it has run."""
 
     def flush(self) -> int:
         """Make durable what was appended before this call; runs on a thread, while appends go on.

@@ -1,12 +1,14 @@
 """The slave's side of replication on sockets: connects to its master, for ever, and follows it.
 
 What arrives is appended on the loop as it comes, in parts of messages too, so nothing waits in
-memory. A thread of its own flushes, one flush at a time, as a master does: what arrives
-meanwhile waits for the next. Layer 5; on the event loop.
+memory, except while a thread reads ids from the disk that frames name: at most the window of the
+master. A thread of its own flushes, one flush at a time, as a master does: what arrives meanwhile
+waits for the next. Layer 5; on the event loop.
 """
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -23,9 +25,19 @@ from appliance.replication.facts import NO_FACTS, Facts
 from appliance.replication.link import Link
 from appliance.replication.link_limits import LinkLimits
 from appliance.replication.logs import ReplicaError, ReplicaLog
-from appliance.replication.slave_session import Begin, Prepare, Read, SlaveSession, Take
+from appliance.replication.slave_session import (
+    Append,
+    Begin,
+    Order,
+    Prepare,
+    Read,
+    SlaveSession,
+    Take,
+)
 from appliance.replication.states import UP_TO_DATE, State
 from appliance.replication.wire import Welcome
+from appliance.store.log.watermark import WatermarkJob
+from appliance.store.runs.saved_ids import IdLookup
 from appliance.system.clock import Clock
 from appliance.units import MS_PER_SECOND, NS_PER_MS
 
@@ -162,6 +174,12 @@ class ReplicationClient:
         self._loop = asyncio.get_running_loop()
         self._flusher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-repl-flush")
         self._flushing: asyncio.Future[int] | None = None
+        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-repl-ids")
+        self._lookup: asyncio.Future[None] | None = None
+        self._raiser = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-repl-raise")
+        self._raising: asyncio.Future[None] | None = None
+        self._orders: deque[Order] = deque()
+        """Of the master, which wait for the end of the look-up."""
         self._flushed_at_pos: int | None = None
         """What was received when the last flush began; None: the next one is due at once."""
         self._take: Take | None = None
@@ -189,9 +207,9 @@ class ReplicationClient:
             self._task.cancel()
             await asyncio.wait([self._task])
         self._drop("this node stops")
-        if self._flushing is not None:
-            await asyncio.wait([self._flushing])
-        self._flusher.shutdown()
+        await self._finish()
+        for threads in (self._reader, self._raiser, self._flusher):
+            threads.shutdown()
 
     def ready(self) -> None:
         """Say that a promotion would not have to wait."""
@@ -203,30 +221,76 @@ class ReplicationClient:
         """Do what the master's bytes ask for."""
         if self._is_stopped or link is not self._link:
             return
+        self._orders.extend(link.session.received(data, link.now_ms()))
+        self._obey(link)
+
+    def _obey(self, link: MasterLink) -> None:
+        """Do what the master asked for, in its order; the rest waits if ids must be looked up.
+
+        Of a connection that is lost meanwhile only the bytes of the log count.
+        """
+        try:
+            while self._orders and self._lookup is None:
+                order = self._orders.popleft()
+                if isinstance(order, Append):
+                    self._applied(link, order, self._replica.append(order.pos, order.data))
+                elif link is self._link and link.session.state is not State.LOST:
+                    self._do(link, order)
+        except ReplicaError as error:
+            self._orders.clear()
+            link.session.fail(error.message)
+
+    def _do(self, link: MasterLink, order: Begin | Read | Prepare | Take) -> None:
         session, log = link.session, self._replica
-        for order in session.received(data, link.now_ms()):
-            try:
-                if isinstance(order, Begin):
-                    assert session.welcome is not None
-                    self._welcomed(session.welcome)
-                    if order.is_anew:
-                        log.restart(order.pos)
-                    else:
-                        log.truncate(order.pos, may_be_acknowledged=order.may_be_acknowledged)
-                    session.begun(link.now_ms())
-                elif isinstance(order, Read):
-                    self._read(link, order)
-                elif isinstance(order, Prepare):
-                    self._hands_over.prepare(order.term)
-                elif isinstance(order, Take):
-                    self._take = order
-                    self._take_over(link)
-                else:
-                    log.append(order.pos, order.data)
-                    session.appended(order.pos, len(order.data), link.now_ms())
-            except ReplicaError as error:
-                session.fail(error.message)
-                return
+        if isinstance(order, Begin):
+            assert session.welcome is not None
+            self._welcomed(session.welcome)
+            if order.is_anew:
+                log.restart(order.pos)
+            else:
+                log.truncate(order.pos, may_be_acknowledged=order.may_be_acknowledged)
+            session.begun(link.now_ms())
+        elif isinstance(order, Read):
+            self._read(link, order)
+        elif isinstance(order, Prepare):
+            self._hands_over.prepare(order.term)
+        else:
+            self._take = order
+            self._take_over(link)
+
+    def _applied(self, link: MasterLink, order: Append, lookup: IdLookup | None) -> None:
+        """Note that the log has the bytes of an order, or begin a look-up that must be before."""
+        if lookup is not None:
+            self._lookup = self._loop.run_in_executor(self._reader, lookup.run)
+            self._lookup.add_done_callback(partial(self._looked_up, link, order, lookup))
+        elif link is self._link:
+            link.session.appended(order.pos, len(order.data), link.now_ms())
+
+    def _looked_up(
+        self, link: MasterLink, order: Append, lookup: IdLookup, future: asyncio.Future[None]
+    ) -> None:
+        self._lookup = None
+        if self.failure.done():
+            return
+        try:
+            future.result()
+            self._applied(link, order, self._replica.end_lookup(lookup))
+            self._obey(link)
+        except ReplicaError as error:
+            self._orders.clear()
+            link.session.fail(error.message)
+        except Exception as error:  # noqa: BLE001 (the root of a callback: it ends the process)
+            self.fail(error)
+            return
+        link.step()
+
+    async def _finish(self) -> None:
+        """Wait until nothing goes on that the last connection began."""
+        while self._lookup is not None:
+            await asyncio.wait([self._lookup])
+        for future in (self._flushing, self._raising):
+            if future is not None:
+                await asyncio.wait([future])
 
     def _read(self, link: MasterLink, order: Read) -> None:
         """Read what the master lost; one piece at a time, because the master waits for each."""
@@ -261,6 +325,7 @@ class ReplicationClient:
         if self._is_stopped or link is not self._link:
             return
         self._flush_on(link)
+        self._raise_on(link)
         self._show(link)
         self._report(link)
         is_lost = link.session.state is State.LOST
@@ -302,8 +367,7 @@ class ReplicationClient:
             self._lose(f"cannot connect: {reason}")
             return
         await self._ended
-        if self._flushing is not None:
-            await asyncio.wait([self._flushing])
+        await self._finish()
 
     def _drop(self, reason: str) -> None:
         if self._link is not None:
@@ -341,6 +405,24 @@ class ReplicationClient:
             link.session.flushed(future.result(), link.now_ms())
             self._end_waiting(link)
             link.step()
+
+    def _raise_on(self, link: MasterLink) -> None:
+        """Raise the watermark on a thread, also during a flush, which may take long."""
+        if self._raising is not None or not link.session.is_begun:
+            return  # before the stream begins, the log may be cut
+        job = self._replica.begin_raise()
+        if job is not None:
+            self._raising = self._loop.run_in_executor(self._raiser, job.run)
+            self._raising.add_done_callback(partial(self._raised, job))
+
+    def _raised(self, job: WatermarkJob, future: asyncio.Future[None]) -> None:
+        self._raising = None
+        error = future.exception()
+        if error is None:
+            self._replica.end_raise(job)
+        else:
+            assert isinstance(error, Exception)
+            self.fail(error)
 
     def _end_waiting(self, link: MasterLink) -> None:
         try:

@@ -13,6 +13,7 @@ from _core.log.frames import whole_size
 from _core.log.pointers import Pointers
 from _core.log.tail import LogTail
 from _core.queue.partition import Partition
+from _core.state.frame_ids import uncertain_ids
 from appliance.config.config import Address, Config
 from appliance.errors import CorruptionError, LogRefusedError, ReplicaError, StorageError
 from appliance.store.caught_up import forget_caught_up, has_caught_up, note_caught_up
@@ -23,10 +24,12 @@ from appliance.store.head.head_freer import FreeJob
 from appliance.store.log.data_files import DataFiles
 from appliance.store.log.followed_files import FollowedFiles
 from appliance.store.log.segment import FreedSegment
+from appliance.store.log.watermark import WatermarkJob
 from appliance.store.recovery.log_knowledge import is_covered
 from appliance.store.recovery.report import Progress
 from appliance.store.recovery.start import Start
 from appliance.store.role_file import RoleFile, next_term
+from appliance.store.runs.saved_ids import IdLookup
 from appliance.store.runs.timer_memory import TimerMemory
 from appliance.store.state.checkpointer import Checkpointer, CheckpointJob
 from appliance.store.state.snapshot import KnownDamage
@@ -103,12 +106,13 @@ class Follower:
             )
         self._files = FollowedFiles(files.log, files.checkpoint, pos=start.scan.pos)
         self._next_size = 0
-        """Of the frame at `end_pos`, 0 if it is not known yet."""
-        self._end_pos = start.scan.pos
+        """Of the frame at `_whole_pos`, 0 if it is not known yet."""
+        self._end_pos = self._whole_pos = start.scan.pos
         self._replayed_pos = start.scan.pos
         self._shown_pos = 0
         self._marked_ns = 0
         self._is_saving = False
+        start.runs.ids.end_replay()
         self._checkpoint.lower_flushed(start.scan.pos)
         files.log.remove_empty()
         self._files.cut()
@@ -262,7 +266,7 @@ class Follower:
         self._files.begin_at(start_pos)
         self._start.begin_at(start_pos)
         self.head.forget_master()
-        self._end_pos = start_pos
+        self._end_pos = self._whole_pos = start_pos
         self._begin_pointers()
 
     def truncate(self, pos: int, *, may_be_acknowledged: bool = False) -> None:
@@ -319,12 +323,17 @@ class Follower:
             raise ReplicaError(f"the log has nothing at {pos}: it ends at {end_pos}")
         return self._log.read(pos, min(size, end_pos - pos))
 
-    def append(self, pos: int, data: bytes | memoryview) -> None:
+    def append(self, pos: int, data: bytes | memoryview) -> IdLookup | None:
         """Write bytes of the master's log, and apply the frames that are whole now.
 
         Args:
             pos: log position of the first byte; must be `received_pos`.
             data: they may end within a frame, and do not cross the end of a segment.
+
+        Returns:
+            What a thread must run before the frames can be applied, because they name ids that are
+            on the disk alone; `end_lookup` follows, before anything else is appended. None if they
+            are applied.
 
         Raises:
             ReplicaError: they do not follow, or are not frames of this log. What was applied before
@@ -339,9 +348,38 @@ class Follower:
             self._files.append(data)
         except ValueError as error:
             raise ReplicaError(str(error)) from None
-        end = self._find_whole(pos, data)
-        if end > self._end_pos:
-            self._apply(end)
+        self._whole_pos = self._find_whole(pos, data)
+        if self._start.runs.ids.is_whole or self._whole_pos == self._end_pos:
+            return self._go_on(b"")
+        size = self._whole_pos - self._end_pos
+        if self._end_pos >= pos:
+            return self._go_on(memoryview(data)[self._end_pos - pos :][:size])
+        return self._go_on(self._log.files.read_raw(self._end_pos, size))
+
+    def end_lookup(self, lookup: IdLookup) -> IdLookup | None:
+        """Take what a look-up of `append` has found, and go on.
+
+        Returns:
+            As `append`: a checkpoint may have ended meanwhile.
+
+        Raises:
+            ReplicaError: as `append`.
+            StorageError: a run cannot be read; the process must end.
+            CorruptionError: a run is damaged; the same holds.
+        """
+        self._start.runs.ids.take(lookup)
+        size = self._whole_pos - self._end_pos
+        return self._go_on(self._log.files.read_raw(self._end_pos, size))
+
+    def _go_on(self, frames: bytes | memoryview) -> IdLookup | None:
+        """Apply the whole frames, or return what must be known of their ids before."""
+        ids = self._start.runs.ids
+        keys = uncertain_ids(self._start.state.projections, frames, self._end_pos)
+        if keys:
+            return ids.look_up(keys)
+        if self._whole_pos > self._end_pos:
+            self._apply(self._whole_pos)
+        return None
 
     def _find_whole(self, pos: int, data: bytes | memoryview) -> int:
         """Return where the last whole frame ends, and note how large the next one is."""
@@ -465,6 +503,14 @@ class Follower:
 
     # The disk
 
+    def begin_raise(self) -> WatermarkJob | None:
+        """See `ReplicaLog.begin_raise`."""
+        return self._files.begin_raise() if self.has_log else None
+
+    def end_raise(self, job: WatermarkJob) -> None:
+        """See `ReplicaLog.end_raise`."""
+        self._files.end_raise(job)
+
     def flush(self) -> int:
         """Make durable what was received; may run on a thread while more is received.
 
@@ -547,5 +593,4 @@ class Follower:
         self.end()
         self._role.change(term=max(term, self.next_term), is_master=True)
         self._forget_caught_up()  # as a slave again it lacks what the other master wrote
-        self._start.runs.limit_ids()
         self.is_promoted = True

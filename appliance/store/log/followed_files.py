@@ -9,7 +9,7 @@ from typing import Final
 from appliance.store.checkpoint import CheckpointFile
 from appliance.store.log.commit_log import CommitLog
 from appliance.store.log.flush_job import FlushJob
-from appliance.store.log.watermark import AllocationWatermark
+from appliance.store.log.watermark import AllocationWatermark, WatermarkJob
 from appliance.system.files import File
 from appliance.units import MIB
 
@@ -69,6 +69,14 @@ class FollowedFiles:
         segment.file.pwritev([data], self.pos - segment.base)
         self._unsynced[segment.file] = None
         self.pos += len(data)
+
+    def begin_raise(self) -> WatermarkJob | None:
+        """Return a raise of the watermark for a thread, None if it is too early for one."""
+        return self._watermark.begin_raise(self.pos, self.durable)
+
+    def end_raise(self, job: WatermarkJob) -> None:
+        """Note that a job has run."""
+        self._watermark.end_raise(job)
 
     def begin_flush(self) -> FlushJob | None:
         """Return the sync that makes all bytes durable; None if they are."""

@@ -187,7 +187,6 @@ class Start:
             self._paths,
             self.state.projections,
             timer_memory_bytes=self._timer_memory_bytes,
-            keeps_ids=self._is_slave,
         )
         self.runs.open()
         self.queues = ConsumeQueues(self._fs, self._paths, self.state.projections.blocks)

@@ -149,7 +149,6 @@ class Runs:
         *,
         delta_max_bytes: int = DELTA_MAX_BYTES,
         timer_memory_bytes: int = MEMORY_BYTES,
-        keeps_ids: bool = False,
     ) -> None:
         """Start to collect the changes in `projections`; touch no file.
 
@@ -160,7 +159,6 @@ class Runs:
             delta_max_bytes: unsaved bytes from which `is_due` is true.
             timer_memory_bytes: memory of timers that are due later than soon; half as much is for
                 ids.
-            keeps_ids: all ids are in memory, whatever they take, until `limit_ids`.
         """
         self._fs = fs
         self._paths = paths
@@ -178,13 +176,8 @@ class Runs:
         self._has_log = True
         """The TimerLog of the entries has every timer."""
         self.timer_memory = TimerMemory(fs, paths, projections, self, timer_memory_bytes)
-        self._id_bytes = timer_memory_bytes // 2
-        self.ids = SavedIds(fs, paths, projections, None if keeps_ids else self._id_bytes)
+        self.ids = SavedIds(fs, paths, projections, timer_memory_bytes // 2)
         projections.memtable = self._memtable
-
-    def limit_ids(self) -> None:
-        """Let the checkpoints from now on leave ids on the disk if they are too many."""
-        self.ids.limit_bytes = self._id_bytes
 
     @property
     def delta_bytes(self) -> int:

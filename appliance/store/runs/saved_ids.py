@@ -73,24 +73,28 @@ class SavedIds:
     Args:
         fs, paths: where the runs are.
         projections: have the index.
-        limit_bytes: see the attribute.
+        limit_bytes: memory of ids; if they need more, most of them are in the runs alone.
 
     Attributes:
-        limit_bytes: memory of ids; None: all of them are in memory.
         readers: the runs, the oldest first; none while all ids are in memory.
         read_count: ids that were read since the start.
     """
 
     def __init__(
-        self, fs: FileSystem, paths: DataPaths, projections: Projections, limit_bytes: int | None
+        self, fs: FileSystem, paths: DataPaths, projections: Projections, limit_bytes: int
     ) -> None:
         self._fs, self._paths = fs, paths
         self._projections = projections
-        self.limit_bytes = limit_bytes
+        self._limit_bytes = limit_bytes
         self._recalls_left = RECALLS_MAX
         self.readers: tuple[IdRunReader, ...] = ()
         self.read_count = 0
         projections.id_source = self
+
+    @property
+    def is_whole(self) -> bool:
+        """All ids are in memory."""
+        return bool(self._projections.ids.is_whole)
 
     # Start
 
@@ -103,7 +107,7 @@ class SavedIds:
         """
         of_kind = [entry for entry in entries if entry.kind == RUN_IDS]
         count = sum(entry.rows for entry in of_kind)
-        if self.limit_bytes is None or count * ID_BYTES <= self.limit_bytes:
+        if count * ID_BYTES <= self._limit_bytes:
             return None
         return open_id_runs(self._fs, self._paths, of_kind, ())
 
@@ -129,7 +133,7 @@ class SavedIds:
         They have to if there are more ids than fit their memory.
         """
         ids = self._projections.ids
-        if self.limit_bytes is None or (ids.is_whole and ids.memory_bytes <= self.limit_bytes):
+        if self.is_whole and ids.memory_bytes <= self._limit_bytes:
             return False
         ids.begin_save()
         return True

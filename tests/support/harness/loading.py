@@ -5,7 +5,6 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 from unittest import mock
 
-from appliance.store.runs.run_set import Runs
 from appliance.store.runs.saved_ids import SavedIds
 from appliance.store.runs.timer_memory import MEMORY_BYTES, TIMER_BYTES, TimerMemory
 
@@ -16,11 +15,7 @@ _BEGIN_IDS: Final[Any] = SavedIds.__init__
 
 
 def _no_room(ids: SavedIds, *args: Any) -> None:
-    _BEGIN_IDS(ids, *args[:-1], None if args[-1] is None else 0)
-
-
-def _limit_ids(runs: Runs) -> None:
-    runs.ids.limit_bytes = 0
+    _BEGIN_IDS(ids, *args[:-1], 0)
 
 
 @contextmanager
@@ -47,6 +42,5 @@ def in_pieces(rows: int = ROWS, *, count_max: int | None = None) -> Iterator[Non
             stack.enter_context(mock.patch(f"appliance.store.runs.{name}", value))
         if count_max is not None:
             stack.enter_context(mock.patch.object(SavedIds, "__init__", _no_room))
-            stack.enter_context(mock.patch.object(Runs, "limit_ids", _limit_ids))
             stack.enter_context(mock.patch("appliance.store.runs.timer_memory.KEPT_MS", 100))
         yield

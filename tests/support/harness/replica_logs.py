@@ -4,12 +4,15 @@ A frame is u32 size | u32 CRC | i32 epoch | payload; it may cross the end of a s
 of the real log never do. The CRC covers the epoch, the position and the payload.
 """
 
+import random
 from struct import Struct
 from typing import Final
 from zlib import crc32
 
 from appliance.errors import FreedPositionError
 from appliance.replication.logs import NO_CLUSTER, NO_POS, ReplicaError
+from appliance.store.log.watermark import WatermarkJob
+from appliance.store.runs.saved_ids import IdLookup
 
 CLUSTER: Final = bytes(range(16))
 SEGMENT_SIZE_BYTES: Final = 1 << 16
@@ -106,12 +109,22 @@ class MemoryLog:
         begin = pos - self.start_pos
         return bytes(self._data[begin : min(begin + size, self._whole_pos - self.start_pos)])
 
-    def append(self, pos: int, data: bytes) -> None:
+    def append(self, pos: int, data: bytes) -> IdLookup | None:
         expected = self.start_pos + len(self._data)
         assert pos == expected, f"append at {pos}, not {expected}"
         self._data += data
         while self._apply():
             pass
+        return None
+
+    def end_lookup(self, lookup: IdLookup) -> IdLookup | None:
+        raise AssertionError("this log knows no ids")
+
+    def begin_raise(self) -> WatermarkJob | None:
+        return None
+
+    def end_raise(self, job: WatermarkJob) -> None:
+        raise AssertionError("this log has no watermark")
 
     def flush(self) -> int:
         self.flushed_pos = self._whole_pos
@@ -159,3 +172,12 @@ class MemoryLog:
     def _refuse(self, begin: int) -> ReplicaError:
         del self._data[begin:]
         return ReplicaError(f"no frame at {self._whole_pos}")
+
+
+def filled(node: int, *epochs: int, count: int = 20, size_max: int = 10_000) -> MemoryLog:
+    """A log with `count` frames in each epoch; logs with the same epochs are equal."""
+    log = MemoryLog(node)
+    for epoch in epochs:
+        chance = random.Random(epoch)
+        log.write(epoch, *(chance.randbytes(chance.randrange(size_max)) for _ in range(count)))
+    return log

@@ -136,6 +136,11 @@ async def running(
         await pair.stop()
 
 
+def is_there(pair: Pair) -> Callable[[], bool]:
+    """Return whether the slave streams and has all."""
+    return lambda: pair.is_streaming() and pair.is_equal()
+
+
 async def until(is_so: Callable[[], bool], what: str = "it") -> None:
     """Wait for a condition, and fail if it takes too long."""
     loop = asyncio.get_running_loop()

@@ -24,6 +24,7 @@ class SlaveHarness:
 
     Attributes:
         disk, clock, broker, follower: what it is made of.
+        lookup_count: how often it had to read ids before it applied frames.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class SlaveHarness:
             assert self.broker.repair is None, "its log is damaged"
             next(self._start)
         self.follower: Follower = self.broker.follower
+        self.lookup_count = 0
 
     def receive(
         self, master: BrokerHarness, rng: random.Random | None = None, *, end: int | None = None
@@ -59,7 +61,11 @@ class SlaveHarness:
         while self.follower.received_pos < end:
             pos = self.follower.received_pos
             size = end - pos if rng is None else min(end - pos, rng.choice([1, 7, 60, 300, 5000]))
-            self.follower.append(pos, log.read(pos, size))
+            lookup = self.follower.append(pos, log.read(pos, size))
+            while lookup is not None:
+                self.lookup_count += 1
+                lookup.run()
+                lookup = self.follower.end_lookup(lookup)
 
     def flush(self) -> None:
         """Make durable what was received."""

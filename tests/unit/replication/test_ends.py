@@ -19,19 +19,10 @@ from appliance.replication.link_limits import LinkLimits
 from appliance.replication.master import HANDSHAKE_COUNT_MAX
 from appliance.replication.slave_session import SlaveSession
 from appliance.replication.states import State
+from appliance.store.runs.saved_ids import IdLookup
 from appliance.units import MIB
-from tests.support.harness.replica_logs import MemoryLog
-from tests.support.harness.replica_pair import LIMITS, SECRET, Pair, Proxy, running, until
-
-
-def filled(node: int, *epochs: int, count: int = 20, size_max: int = 10_000) -> MemoryLog:
-    """A log with `count` frames in each epoch; logs with the same epochs are equal."""
-    log = MemoryLog(node)
-    for epoch in epochs:
-        chance = random.Random(epoch)
-        log.write(epoch, *(chance.randbytes(chance.randrange(size_max)) for _ in range(count)))
-    return log
-
+from tests.support.harness.replica_logs import MemoryLog, filled
+from tests.support.harness.replica_pair import LIMITS, SECRET, Proxy, is_there, running, until
 
 LOOPS = pytest.mark.parametrize(
     "make_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
@@ -42,10 +33,6 @@ MakeLoop = Callable[[], asyncio.AbstractEventLoop]
 def run(what: Coroutine[None, None, None], make_loop: MakeLoop | None = None) -> None:
     with asyncio.Runner(loop_factory=make_loop) as runner:
         runner.run(what)
-
-
-def is_there(pair: Pair) -> Callable[[], bool]:
-    return lambda: pair.is_streaming() and pair.is_equal()
 
 
 @LOOPS
@@ -364,10 +351,10 @@ def test_a_disk_that_fails_ends_the_slaves_work(call: str) -> None:
                 raise error
             return super().flush()
 
-        def append(self, pos: int, data: bytes) -> None:
+        def append(self, pos: int, data: bytes) -> IdLookup | None:
             if call == "append":
                 raise error
-            super().append(pos, data)
+            return super().append(pos, data)
 
         def restart(self, start_pos: int) -> None:
             if call == "restart":

@@ -5,9 +5,13 @@ import random
 import pytest
 
 from appliance.errors import ReplicaError
+from appliance.store.log import followed_files
+from appliance.store.log.watermark import AllocationWatermark
 from appliance.store.paths import segment_name
 from appliance.store.source_log import SourceLog
+from appliance.units import KIB
 from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.checkpoints import checkpoint_file_on
 from tests.support.harness.configs import DATA_DIR, small_config
 from tests.support.harness.slave_harness import SlaveHarness
 from tests.support.simulator.sim_fs import CrashMode, SimFileSystem
@@ -338,3 +342,30 @@ def test_snapshot_of_a_slave_keeps_what_is_cut_off() -> None:
     with pytest.raises(ReplicaError):
         slave.follower.truncate(slave.follower.last_pos)
     assert slave.disk.open(DATA_DIR / "kept").pread(end, 0) == before
+
+
+def test_an_append_never_waits_for_a_watermark_that_was_raised_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(followed_files, "WATERMARK_STEP_BYTES", 64 * KIB)
+    master, slave = BrokerHarness(), SlaveHarness()
+    write_some(master, random.Random(1), 20)
+    slave.receive(master)
+
+    def fail(*_: object) -> None:
+        raise AssertionError("the loop raises the watermark")
+
+    monkeypatch.setattr(AllocationWatermark, "raise_after", fail)
+    raises = 0
+    for seed in range(30):
+        job = slave.follower.begin_raise()
+        if job is not None:
+            job.run()
+            slave.follower.end_raise(job)
+            raises += 1
+        write_some(master, random.Random(seed), 10)
+        slave.receive(master)
+        saved = checkpoint_file_on(slave.disk.crashed("dropped", random.Random(seed))).last
+        assert saved is not None
+        assert slave.follower.received_pos <= saved.watermark
+    assert 5 < raises < 30

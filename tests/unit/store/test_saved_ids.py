@@ -7,6 +7,7 @@ import pytest
 
 from _core.bytes.crc32c import crc32c
 from _core.bytes.layout import RUN_ID_SIZE, RUN_IDS
+from _core.state.frame_ids import uncertain_ids
 from _core.state.id_rows import named_timer
 from _core.timers.id_filter import IdFilter, find_rows
 from appliance.errors import CorruptionError
@@ -192,6 +193,44 @@ def test_a_replay_that_needs_many_ids_loads_all(monkeypatch: pytest.MonkeyPatch)
     play.go_to(play.ends[-1])
     assert play.projections.ids.is_whole
     assert play.state() == play.expected_state()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_run_is_read_for_frames_whose_ids_were_looked_up(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = saved(seed)
+    recalled: list[bytes] = []
+    monkeypatch.setattr(play.runs.ids, "recall", recalled.append)
+    count = 0
+    while play.pos < play.ends[-1]:
+        ends = [end for end in play.ends if end > play.pos]
+        end = ends[min(play.rng.randrange(20), len(ends) - 1)]
+        keys = uncertain_ids(play.projections, play.log[play.pos : end], play.pos)
+        count += len(keys)
+        lookup = play.runs.ids.look_up(keys)
+        lookup.run()
+        play.runs.ids.take(lookup)
+        assert uncertain_ids(play.projections, play.log[play.pos : end], play.pos) == []
+        play.go_to(end)
+        assert not recalled
+        if play.rng.random() < 0.2:
+            play.checkpoint()
+    assert count
+    monkeypatch.undo()
+    assert play.state() == play.expected_state()
+
+
+def test_ids_of_frames_after_a_damaged_one_are_not_read() -> None:
+    play = saved()
+    ends = [end for end in play.ends if end >= play.pos]
+    keys = [uncertain_ids(play.projections, play.log[play.pos : end], play.pos) for end in ends]
+    first = next(index for index, found in enumerate(keys) if found)
+    assert len(keys[-1]) > len(keys[first]), "a later frame names ids as well"
+    damaged = bytearray(play.log[play.pos :])
+    damaged[ends[first] - play.pos + 20] ^= 1
+    assert uncertain_ids(play.projections, damaged, play.pos) == keys[first]
+    assert uncertain_ids(play.projections, b"", play.pos) == []
 
 
 def test_a_broker_that_serves_does_not_load_all(monkeypatch: pytest.MonkeyPatch) -> None:
