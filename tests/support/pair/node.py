@@ -65,6 +65,8 @@ class PairNode:
         self.exit_error: BaseException | None = None
         self.end_pos: int | None = None
         self.committed_pos = self.epoch = 0
+        self._epochs: list[tuple[int, int]] = []
+        """When each process that is gone ended, by the world's time, and its last epoch."""
         self.starts = 0
         self.is_damaged = self.has_repaired = False
         self.thread_ms = 0.5
@@ -88,6 +90,10 @@ class PairNode:
         broker = self.broker
         if broker is not None and hasattr(broker, "topics"):
             self.committed_pos, self.epoch = broker.committed_pos, broker.epoch
+
+    def epoch_at(self, at_ns: int) -> int:
+        """Return the last epoch of the process that ran at a time, the world's."""
+        return next((epoch for end_ns, epoch in self._epochs if at_ns <= end_ns), self.epoch)
 
     @property
     def broker(self) -> Broker | None:
@@ -237,6 +243,7 @@ class PairNode:
     def _end(self, mode: CrashMode, *, is_silent: bool) -> None:
         loop = self.loop
         self.note_log()
+        self._epochs.append((self._world.now_ns, self.epoch))
         self.disk.heal()
         old, self.disk = self.disk, self.disk.crashed(mode, self._rng)
         self.loop = self.service = None

@@ -81,8 +81,9 @@ class PairRecord:
         """Note that a node has acknowledged a batch at that time; it may be gone since."""
         node = self.nodes[number - 1]
         node.note_log()
-        self.acknowledgements.add(Acknowledgement(number, node.epoch, at_ns))
-        self.positions |= dict.fromkeys(messages, (node.epoch, node.committed_pos))
+        epoch = node.epoch_at(at_ns)
+        self.acknowledgements.add(Acknowledgement(number, epoch, at_ns))
+        self.positions |= dict.fromkeys(messages, (epoch, node.committed_pos))
         self.seen_pos = max(self.seen_pos, node.committed_pos)
 
     def is_master(self, number: int) -> bool:

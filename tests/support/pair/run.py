@@ -347,7 +347,7 @@ def main() -> int:
     parser.add_argument("--quiet", action="store_true", help="no trace")
     arguments = parser.parse_args()
     plan = Plan.of(arguments.seed, arguments.faults)
-    with small_watermark(), repeatable_ids(plan.seed):
+    with small_watermark(), repeatable_ids(plan.seed), _memory_of(plan.seed):
         run = PairRun(plan, is_tracing=True)
         with simulated_machines(run.world.note):
             outcome = run.play()
