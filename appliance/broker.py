@@ -138,6 +138,8 @@ class Broker:
             clock, fs, config, configure, accepts_loss=accepts_loss, compares=compares
         )
         self._progress = Progress("starting", 0, 0)
+        self._is_recovered = False
+        self._slave: SlaveBroker | None = None
         self.log = self._store.log
 
     # Start and stop
@@ -209,6 +211,7 @@ class Broker:
             store.state.projections.due, self._deliver, chunk_records=config.delivery_chunk_records
         )
         self.stages = TimerStages(self.timer_quota, self._scheduler)
+        self._is_recovered = True
 
     def _make_timer_quota(self) -> TimerQuota:
         projections = self._store.state.projections
@@ -274,7 +277,7 @@ class Broker:
         """What this node serves while it follows; its log has a whole frame."""
         follower = self._store.follower
         assert follower is not None
-        return SlaveBroker(
+        self._slave = SlaveBroker(
             self._store,
             follower,
             self._facade,
@@ -284,6 +287,7 @@ class Broker:
             metrics=self.metrics,
             client_log=self.client_log,
         )
+        return self._slave
 
     def read_at_slave(self, node_id: int | None, rack: str, late_bytes: int) -> None:
         """Let consumers read from a slave, or from none; see `ReadReplica.set`."""
@@ -568,6 +572,10 @@ class Broker:
 
     def gauges(self, connections: int, inflight_bytes: int = 0) -> Gauges:
         """Return the current values for the metrics page."""
+        if not self._is_recovered:
+            return broker_metrics.following_gauges(
+                self.config, self._store, connections=connections, inflight_bytes=inflight_bytes
+            )
         return broker_metrics.gauges(
             self.config,
             self._store,
@@ -576,6 +584,7 @@ class Broker:
             retention=self.retention,
             expires_early=self.early_expiry.is_active,
             timers=self.timers,
+            stages=self.stages,
             now_ms=self.clock.wall_ms(),
             connections=connections,
             inflight_bytes=inflight_bytes,
@@ -583,6 +592,10 @@ class Broker:
 
     def collect_metrics(self) -> Metrics:
         """Return the counters, updated from the compiled paths."""
+        if not self._is_recovered:
+            if self._slave is not None:
+                self._slave.count()
+            return self.metrics
         self.metrics.producers_forgotten = self.producers.forgotten_count
         self.metrics.producers_refused = self.producers.refused
         self.metrics.expired_records = self.retention.expired_records

@@ -15,6 +15,7 @@ from appliance.retention import Retention
 from appliance.store.keys.key_index import KeyIndex
 from appliance.store.message_store import MessageStore
 from appliance.system.process import anonymous_bytes
+from appliance.timer_stages import TimerStages
 from appliance.units import MS_PER_SECOND
 
 PRODUCE_KEY: Final = 0
@@ -32,6 +33,7 @@ def gauges(
     retention: Retention,
     expires_early: bool,
     timers: PendingTimers,
+    stages: TimerStages,
     now_ms: int,
     connections: int,
     inflight_bytes: int,
@@ -42,6 +44,7 @@ def gauges(
         config, store, deliver, index, retention: of the broker.
         expires_early: records expire because the disk is too full.
         timers: the pending ones.
+        stages: theirs.
         now_ms: epoch ms.
         connections: open connections of Kafka clients.
         inflight_bytes: memory of their requests and answers.
@@ -62,6 +65,8 @@ def gauges(
         unreadable_timers=deliver.unreadable_count,
         held_timers=due.held_count,
         unloaded_timers=store.timer_memory.left,
+        enqueue_stopped=stages.is_stopped("enqueue"),
+        dequeue_stopped=stages.is_stopped("dequeue"),
         id_bytes=projections.ids.memory_bytes,
         cache_bytes=memory.size,
         locked_bytes=memory.locked_size,
@@ -95,6 +100,47 @@ def gauges(
     return _with_deliveries(values, timers, now_ms)
 
 
+def following_gauges(
+    config: Config, store: MessageStore, *, connections: int, inflight_bytes: int
+) -> Gauges:
+    """Return the current values of a broker that starts, or of a slave; the others are 0.
+
+    Args:
+        config, store, connections, inflight_bytes: as for `gauges`.
+    """
+    pointers = store.log.pointers
+    values = Gauges(
+        connections=connections,
+        anonymous_bytes=anonymous_bytes(),
+        inflight_bytes=inflight_bytes,
+        pending_timers_max=config.pending_timers_max,
+        log_wrote_pos=pointers.wrote,
+        log_committed_pos=pointers.committed,
+        log_flushed_pos=pointers.flushed,
+        log_visible_pos=pointers.visible,
+        insecure=config.allow_insecure,
+    )
+    follower = store.follower
+    if follower is None:
+        return values
+    projections = store.state.projections
+    total_bytes, free_bytes = store.space()
+    return replace(
+        values,
+        producers=projections.producers.count,
+        pending_timers=projections.due.pending,
+        held_timers=projections.due.held_count,
+        unloaded_timers=follower.timer_memory.left,
+        id_bytes=projections.ids.memory_bytes,
+        log_visible_pos=follower.shown_pos,
+        log_start_pos=store.log.start_pos,
+        disk_total_bytes=total_bytes,
+        disk_used_bytes=total_bytes - free_bytes,
+        disk_free_bytes=free_bytes,
+        disk_log_bytes=pointers.wrote - store.log.start_pos,
+    )
+
+
 def _with_deliveries(values: Gauges, timers: PendingTimers, now_ms: int) -> Gauges:
     next_due_ms = timers.next_due_ms()
     backlog = timers.backlog(now_ms, next_due_ms)
@@ -125,9 +171,7 @@ def collect(
     metrics.freed_bytes = store.head_freer.freed_bytes
     metrics.carried_bytes = store.head_freer.carried_bytes
     metrics.recycled_segments = store.log.recycled_count
-    metrics.requests[PRODUCE_KEY] = produce.requests
-    metrics.requests[FETCH_KEY] = fetch.requests
-    metrics.request_errors = dict(Counter(produce.refused) + Counter(fetch.refused))
+    count_requests(metrics, produce, fetch)
     metrics.delay_refused = produce.delays.refused
     metrics.delay_passed = produce.delays.passed
     metrics.replies = produce.replies.written
@@ -146,3 +190,10 @@ def collect(
     metrics.moved_occurrences = deliver.moved_count
     metrics.delivery_lateness_seconds.counts = deliver.lateness
     metrics.delivery_lateness_seconds.total = deliver.lateness_sum_ms / MS_PER_SECOND
+
+
+def count_requests(metrics: Metrics, produce: ProducePath, fetch: FetchPath) -> None:
+    """Copy the numbers of requests that the compiled paths handled into `metrics`."""
+    metrics.requests[PRODUCE_KEY] = produce.requests
+    metrics.requests[FETCH_KEY] = fetch.requests
+    metrics.request_errors = dict(Counter(produce.refused) + Counter(fetch.refused))

@@ -410,7 +410,7 @@ class Service:
             front,
             coordination=self._coordination,
         )
-        self._status.joins(self._slave)
+        self._status.joins(self._slave, front)
         if self._coordination is not None:
             self._coordination.bind(self._slave)
             self._coordinate(follower.cluster, follower.node)

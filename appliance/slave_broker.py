@@ -17,6 +17,7 @@ from _core.paths.timer_quota import TimerQuota
 from _core.queue.partition import Partition
 from _core.state.projections import Projections
 from _core.state.writer import LogWriter
+from appliance import broker_metrics
 from appliance.client_log import ClientLog
 from appliance.client_paths import make_fetch_path, make_produce_path
 from appliance.config.config import Config
@@ -212,6 +213,11 @@ class SlaveBroker:
     def allocate_producer_id(self, address: str = "") -> int:
         """Raise NotReadyError: a slave has none to give."""
         raise NotReadyError("this node is a slave")
+
+    def count(self) -> None:
+        """Bring the counters of `metrics` up to date with the compiled paths."""
+        self.metrics.id_reads = self._follower.id_read_count
+        broker_metrics.count_requests(self.metrics, self._produce, self._fetch)
 
     @property
     def sent_bytes(self) -> int:

@@ -72,7 +72,19 @@ DAMAGE_SHOWN_MAX: Final = 100
 """Damaged parts in a status; a failing disk may have any number."""
 
 
-class Frontend(Protocol):
+class Clients(Protocol):
+    """The Kafka clients of a server."""
+
+    @property
+    def connection_count(self) -> int:
+        """The number of connected clients."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory used by their requests and responses, bytes."""
+
+
+class Frontend(Clients, Protocol):
     """The server for Kafka clients, once it accepts connections."""
 
     pump: Pump
@@ -85,14 +97,6 @@ class Frontend(Protocol):
     @property
     def advertised(self) -> Address:
         """The address at which clients are told to connect."""
-
-    @property
-    def connection_count(self) -> int:
-        """The number of connected clients."""
-
-    @property
-    def held_bytes(self) -> int:
-        """Memory used by their requests and responses, bytes."""
 
 
 class Groups(Protocol):
@@ -163,6 +167,8 @@ class LiveStatus:
         self._listing = TimerListing(broker)
         self._dead = DeadLetters(broker)
         self._frontend: Frontend | None = None
+        self._clients: Clients | None = None
+        """Of a slave."""
         self._groups: Groups
         self._pair: Pair | None = None
         self._coordinator: Callable[[], CoordinatorStatus | None] = _none
@@ -188,9 +194,9 @@ class LiveStatus:
         """Take what says how the coordinator has the pair."""
         self._coordinator = coordinator
 
-    def joins(self, pair: Pair) -> None:
-        """Note what this node does in a pair from now on."""
-        self._pair = pair
+    def joins(self, pair: Pair, clients: Clients | None = None) -> None:
+        """Note what this node does in a pair from now on, and who reads from it as a slave."""
+        self._pair, self._clients = pair, clients
 
     def stops(self) -> None:
         """Note that clients are no longer served."""
@@ -209,15 +215,14 @@ class LiveStatus:
 
     def metrics_text(self, *, admin_connections: int, admin_held_bytes: int) -> bytes:
         frontend = self._frontend
+        clients = frontend or self._clients
         connections, held = (
-            (0, 0) if frontend is None else (frontend.connection_count, frontend.held_bytes)
+            (0, 0) if clients is None else (clients.connection_count, clients.held_bytes)
         )
         broker = self._broker
         gauges = replace(
             broker.gauges(connections, held + admin_held_bytes),
             admin_connections=admin_connections,
-            enqueue_stopped=broker.stages.is_stopped("enqueue"),
-            dequeue_stopped=broker.stages.is_stopped("dequeue"),
         )
         if frontend is not None:
             release = frontend.pump.release

@@ -61,6 +61,16 @@ class SlaveFront:
         """Bytes of records that consumers read here."""
         return 0 if self._slave is None else self._slave.sent_bytes
 
+    @property
+    def connection_count(self) -> int:
+        """The number of connected clients."""
+        return 0 if self._server is None else self._server.connection_count
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory used by their requests and responses, bytes."""
+        return 0 if self._server is None else self._server.held_bytes
+
     async def serve(self, following: Following) -> None:
         """Listen as soon as there is a log; called often.
 

@@ -133,6 +133,11 @@ class Follower:
         """Decides which timers are in memory."""
         return self._start.runs.timer_memory
 
+    @property
+    def id_read_count(self) -> int:
+        """Ids that were read from the disk since the start."""
+        return self._start.runs.ids.read_count
+
     def wait(self) -> Iterator[Progress]:
         """Yield until the slave is promoted."""
         while not self.is_promoted:

@@ -2,6 +2,7 @@
 
 import gc
 import mmap
+import random
 from dataclasses import fields
 from pathlib import Path
 
@@ -9,9 +10,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from _core.queue.lateness import LATENESS_BOUNDS_MS
+from appliance.admin import LiveStatus
+from appliance.broker import Broker
 from appliance.kafka_facade import KAFKA_FACADE
 from appliance.metrics import LATENESS_BOUNDS_SECONDS, METRICS, Gauges, Metrics, render
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
+from tests.support.harness.slave_harness import SlaveHarness
 from tests.support.values.kafka_records import Record, delay
 
 
@@ -124,3 +128,44 @@ def test_a_bucket_counts_all_values_up_to_its_bound() -> None:
     assert samples[("latermq_delivery_lateness_seconds_sum", ())] == pytest.approx(
         2 * 0.0005 + 4 * 0.0006 + 8 * 0.001 + 16 * 5 + 32e9
     )
+
+
+def page(broker: Broker) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """The metrics page of a broker that serves nobody as a master."""
+    text = LiveStatus(broker).metrics_text(admin_connections=1, admin_held_bytes=0)
+    return parse(text)
+
+
+def test_a_slave_shows_what_it_has() -> None:
+    master, slave = with_topic(), SlaveHarness()
+    empty = page(slave.broker)
+    assert empty["latermq_pending_timers", ()] == 0
+    master.produce("t", 0, [Record(b"a", headers=delay(1_000, b"id")), Record(b"b")])
+    master.flush()
+    slave.receive(master)
+    slave.flush()
+    end = master.broker.log.pointers.flushed
+    slave.follower.show(end)
+    samples = page(slave.broker)
+    assert samples["latermq_pending_timers", ()] == 1
+    assert samples["latermq_log_visible_pos", ()] == samples["latermq_log_wrote_pos", ()] == end
+    assert samples["latermq_disk_free_bytes", ()] > 0
+    assert samples["latermq_id_bytes", ()] > 0
+    assert samples["latermq_admin_connections", ()] == 1
+    slave.broker.slave().count()
+    assert page(slave.broker)["latermq_requests_total", (("api", "Fetch"),)] == 0
+
+
+def test_a_broker_that_starts_shows_its_metrics_between_all_steps() -> None:
+    harness = with_topic()
+    harness.produce("t", 0, [Record(b"a", headers=delay(1_000))])
+    harness.flush()
+    disk = harness.disk.crashed("killed", random.Random(1))
+    broker = Broker(harness.clock, disk, harness.config, KAFKA_FACADE)
+    pages = 1
+    assert page(broker)["latermq_anonymous_bytes", ()] > 0
+    for _ in broker.recover():
+        pages += 1
+        page(broker)
+    assert pages > 3
+    assert page(broker)["latermq_pending_timers", ()] == 1

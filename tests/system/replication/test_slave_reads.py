@@ -72,6 +72,14 @@ def read(consumer: Consumer, count: int) -> int:
     return size_bytes
 
 
+def metrics_of(node: Node) -> dict[str, float]:
+    """The metrics page of a node, by names with labels."""
+    status, body = node.get("/metrics")
+    assert status == 200
+    lines = [line.rsplit(" ", 1) for line in body.decode().splitlines() if line[0] != "#"]
+    return {name: float(value) for name, value in lines}
+
+
 def sent_to_slave(master: Node) -> int:
     """How often the master sent a consumer to the slave because of its rack."""
     status, body = master.get("/metrics")
@@ -92,6 +100,12 @@ def test_librdkafka_reads_from_the_slave_of_its_rack_and_goes_on_after_a_promoti
     assert read(near, COUNT) >= RECORDS_BYTES
     assert two.pair()["read_bytes"] >= RECORDS_BYTES
     assert sent_to_slave(one) >= 1
+    of_slave = metrics_of(two)
+    assert of_slave["latermq_replication_slave"] == of_slave["latermq_replication_streaming"] == 1
+    assert of_slave["latermq_connections"] >= 1
+    assert of_slave['latermq_requests_total{api="Fetch"}'] >= 1
+    assert of_slave["latermq_sent_bytes_total"] >= RECORDS_BYTES
+    assert two.get("/metrics/topics")[0] == 503
     send(one, two)
     assert read(near, COUNT) >= RECORDS_BYTES
     assert two.pair()["read_bytes"] >= 2 * RECORDS_BYTES
