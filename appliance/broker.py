@@ -214,12 +214,10 @@ class Broker:
         self._is_recovered = True
 
     def _make_timer_quota(self) -> TimerQuota:
-        projections = self._store.state.projections
-        config = self.config
         quota = TimerQuota(
-            projections,
-            count_max=config.pending_timers_max,
-            second_max=config.due_per_second_max,
+            self._store.state.projections,
+            count_max=self.config.pending_timers_max,
+            second_max=self.config.due_per_second_max,
         )
         quota.await_again = self.producers.await_again
         return quota
@@ -573,9 +571,8 @@ class Broker:
     def gauges(self, connections: int, inflight_bytes: int = 0) -> Gauges:
         """Return the current values for the metrics page."""
         if not self._is_recovered:
-            return broker_metrics.following_gauges(
-                self.config, self._store, connections=connections, inflight_bytes=inflight_bytes
-            )
+            config, store = self.config, self._store
+            return broker_metrics.following_gauges(config, store, connections, inflight_bytes)
         return broker_metrics.gauges(
             self.config,
             self._store,
@@ -596,9 +593,7 @@ class Broker:
             if self._slave is not None:
                 self._slave.count()
             return self.metrics
-        self.metrics.producers_forgotten = self.producers.forgotten_count
-        self.metrics.producers_refused = self.producers.refused
-        self.metrics.expired_records = self.retention.expired_records
-        self.metrics.early_expired_records = self.early_expiry.expired_records
-        broker_metrics.collect(self.metrics, self._store, self._produce, self._fetch, self._deliver)
+        metrics, store = self.metrics, self._store
+        broker_metrics.collect(metrics, store, self._produce, self._fetch, self._deliver)
+        broker_metrics.collect_expiry(metrics, self.producers, self.retention, self.early_expiry)
         return self.metrics

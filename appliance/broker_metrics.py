@@ -8,9 +8,11 @@ from _core.paths.deliver import DeliverPath
 from _core.paths.fetch import FetchPath
 from _core.paths.produce import ProducePath
 from appliance.config.config import Config
+from appliance.early_expiry import EarlyExpiry
 from appliance.metrics import Gauges, Metrics
 from appliance.model import DiskState
 from appliance.pending_timers import PendingTimers
+from appliance.producers import Producers
 from appliance.retention import Retention
 from appliance.store.keys.key_index import KeyIndex
 from appliance.store.message_store import MessageStore
@@ -52,7 +54,6 @@ def gauges(
     projections, pointers = store.state.projections, store.log.pointers
     due, memory = projections.due, store.log.view.memory
     expiry = store.state.expiry
-    disk = store.disk_space.status()
     levels = timers.levels(config.delay_levels)
     values = Gauges(
         connections=connections,
@@ -80,28 +81,21 @@ def gauges(
         key_index_runs=index.run_count,
         recovered_damage=len(store.damage),
         clock_jump_seconds=expiry.age_clock.jump_ms // MS_PER_SECOND if expiry else 0,
-        disk_full=store.log.is_full,
-        disk_state=DISK_STATES.index(disk.state),
-        disk_total_bytes=disk.total_bytes,
-        disk_used_bytes=disk.total_bytes - disk.free_bytes,
-        disk_free_bytes=disk.free_bytes,
-        disk_log_bytes=disk.log_bytes,
         log_start_pos=store.log.start_pos,
         log_reclaimable_bytes=store.head_freer.reclaimable_bytes(retention.kept_from),
         log_dead_bytes=max(0, pointers.wrote - store.log.start_pos - store.head_freer.live_bytes),
         write_amplification=_write_amplification(store),
         carry_held_back=not store.head_freer.may_carry(),
         expires_early=expires_early,
-        disk_seconds_until_full=store.disk_space.seconds_until_full,
         insecure=config.allow_insecure,
         level_next_offset={each.level: each.max_offset for each in levels},
         level_lag={each.level: each.lag for each in levels if each.lag is not None},
     )
-    return _with_deliveries(values, timers, now_ms)
+    return _with_disk(_with_deliveries(values, timers, now_ms), store)
 
 
 def following_gauges(
-    config: Config, store: MessageStore, *, connections: int, inflight_bytes: int
+    config: Config, store: MessageStore, connections: int, inflight_bytes: int
 ) -> Gauges:
     """Return the current values of a broker that starts, or of a slave; the others are 0.
 
@@ -138,6 +132,20 @@ def following_gauges(
         disk_used_bytes=total_bytes - free_bytes,
         disk_free_bytes=free_bytes,
         disk_log_bytes=pointers.wrote - store.log.start_pos,
+    )
+
+
+def _with_disk(values: Gauges, store: MessageStore) -> Gauges:
+    disk = store.disk_space.status()
+    return replace(
+        values,
+        disk_full=store.log.is_full,
+        disk_state=DISK_STATES.index(disk.state),
+        disk_total_bytes=disk.total_bytes,
+        disk_used_bytes=disk.total_bytes - disk.free_bytes,
+        disk_free_bytes=disk.free_bytes,
+        disk_log_bytes=disk.log_bytes,
+        disk_seconds_until_full=store.disk_space.seconds_until_full,
     )
 
 
@@ -190,6 +198,16 @@ def collect(
     metrics.moved_occurrences = deliver.moved_count
     metrics.delivery_lateness_seconds.counts = deliver.lateness
     metrics.delivery_lateness_seconds.total = deliver.lateness_sum_ms / MS_PER_SECOND
+
+
+def collect_expiry(
+    metrics: Metrics, producers: Producers, retention: Retention, early_expiry: EarlyExpiry
+) -> None:
+    """Copy the counters of what was forgotten, expired or refused into `metrics`."""
+    metrics.producers_forgotten = producers.forgotten_count
+    metrics.producers_refused = producers.refused
+    metrics.expired_records = retention.expired_records
+    metrics.early_expired_records = early_expiry.expired_records
 
 
 def count_requests(metrics: Metrics, produce: ProducePath, fetch: FetchPath) -> None:

@@ -8,8 +8,7 @@ A promotion is the end of that start. Layer 2.
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
-from _core.bytes.layout import AT_SIZE, FORMAT_VERSION, FRAME_HEADER_SIZE
-from _core.log.frames import whole_size
+from _core.bytes.layout import FORMAT_VERSION
 from _core.log.pointers import Pointers
 from _core.log.tail import LogTail
 from _core.queue.partition import Partition
@@ -33,9 +32,6 @@ from appliance.store.runs.saved_ids import IdLookup
 from appliance.store.runs.timer_memory import TimerMemory
 from appliance.store.state.checkpointer import Checkpointer, CheckpointJob
 from appliance.store.state.snapshot import KnownDamage
-
-SIZE_END: Final = AT_SIZE + 4
-"""So many bytes of a frame say how large it is."""
 
 MARK_STEP_NS: Final = 1_000_000_000
 """Between two writes of the flushed position, after which a start may judge its own tail."""
@@ -105,8 +101,6 @@ class Follower:
                 "copies its log. If it has not, this may be the only copy",
             )
         self._files = FollowedFiles(files.log, files.checkpoint, pos=start.scan.pos)
-        self._next_size = 0
-        """Of the frame at `_whole_pos`, 0 if it is not known yet."""
         self._end_pos = self._whole_pos = start.scan.pos
         self._replayed_pos = start.scan.pos
         self._shown_pos = 0
@@ -267,7 +261,6 @@ class Follower:
             move_log(self._data, epoch=self._start.scan.epoch)
             raise ReplicaError("the log shared nothing with the master's and was moved to diverged")
         self._log.files.cut(0)  # a part of a frame
-        self._next_size = 0
         self._files.begin_at(start_pos)
         self._start.begin_at(start_pos)
         self.head.forget_master()
@@ -298,9 +291,7 @@ class Follower:
             keep_tail(self._data, pos, self._end_pos, epoch=self._start.scan.epoch)
             cut_log(self._data, pos)
             raise ReplicaError(f"the log had {self._end_pos - pos} bytes that the master's lacks")
-        self._files.pos = self._end_pos
-        self._files.flushed = min(self._files.flushed, self._end_pos)
-        self._next_size = 0
+        self._files.go_back(self._end_pos)
 
     def _check_not_saving(self) -> None:
         """A thread that saves what is cut off would vouch for it afterwards."""
@@ -353,7 +344,7 @@ class Follower:
             self._files.append(data)
         except ValueError as error:
             raise ReplicaError(str(error)) from None
-        self._whole_pos = self._find_whole(pos, data)
+        self._whole_pos = self._files.find_whole(self._end_pos, pos, data)
         if self._start.runs.ids.is_whole or self._whole_pos == self._end_pos:
             return self._go_on(b"")
         size = self._whole_pos - self._end_pos
@@ -385,32 +376,6 @@ class Follower:
         if self._whole_pos > self._end_pos:
             self._apply(self._whole_pos)
         return None
-
-    def _find_whole(self, pos: int, data: bytes | memoryview) -> int:
-        """Return where the last whole frame ends, and note how large the next one is."""
-        at = self._end_pos
-        if at < pos:  # its begin came before
-            if not self._next_size:
-                self._next_size = self._read_size(at)
-            if not self._next_size or at + self._next_size > self.received_pos:
-                return at
-            at += self._next_size
-        whole, size = whole_size(data, at - pos)
-        self._next_size = self._check_size(pos + whole, size)
-        return pos + whole
-
-    def _read_size(self, pos: int) -> int:
-        """Return the size of the frame at a log position; 0 if its first bytes are not all here."""
-        if self.received_pos - pos < SIZE_END:
-            return 0
-        head = self._log.files.read_raw(pos, SIZE_END)
-        return self._check_size(pos, int.from_bytes(head[AT_SIZE:], "big"))
-
-    def _check_size(self, pos: int, size: int) -> int:
-        base, segment_size = self._log.files.places[-1]
-        if size and not FRAME_HEADER_SIZE <= size <= base + segment_size - pos:
-            raise ReplicaError(f"the frame at {pos} has {size} bytes: there is no such frame")
-        return size
 
     def _apply(self, end: int) -> None:
         try:

@@ -6,12 +6,18 @@ take what is not whole for a torn tail.
 
 from typing import Final
 
+from _core.bytes.layout import AT_SIZE, FRAME_HEADER_SIZE
+from _core.log.frames import whole_size
+from appliance.errors import ReplicaError
 from appliance.store.checkpoint import CheckpointFile
 from appliance.store.log.commit_log import CommitLog
 from appliance.store.log.flush_job import FlushJob
 from appliance.store.log.watermark import AllocationWatermark, WatermarkJob
 from appliance.system.files import File
 from appliance.units import MIB
+
+SIZE_END: Final = AT_SIZE + 4
+"""So many bytes of a frame say how large it is."""
 
 WATERMARK_STEP_BYTES: Final = 256 * MIB
 
@@ -38,6 +44,8 @@ class FollowedFiles:
         self._unsynced: dict[File, None] = {}
         self._watermark = AllocationWatermark(checkpoint, step_bytes=WATERMARK_STEP_BYTES)
         self.pos = pos
+        self._next_size = 0
+        """Of the frame after the whole ones, 0 if it is not known yet."""
         self.flushed = self.durable = 0
 
     def cut(self) -> None:
@@ -53,6 +61,7 @@ class FollowedFiles:
         """Let an empty log begin at a log position, where a segment of the master begins."""
         assert not self._log.has_segments
         self._unsynced.clear()
+        self._next_size = 0
         self.pos = self.flushed = self.durable = pos
 
     def append(self, data: bytes | memoryview) -> None:
@@ -69,6 +78,50 @@ class FollowedFiles:
         segment.file.pwritev([data], self.pos - segment.base)
         self._unsynced[segment.file] = None
         self.pos += len(data)
+
+    def go_back(self, end: int) -> None:
+        """Forget the bytes after the last whole frame.
+
+        Args:
+            end: where it ends.
+        """
+        self.pos = end
+        self.flushed = min(self.flushed, end)
+        self._next_size = 0
+
+    def find_whole(self, at: int, pos: int, data: bytes | memoryview) -> int:
+        """Return where the last whole frame ends; nothing but sizes is checked.
+
+        Args:
+            at: where a frame begins.
+            pos: where the bytes begin that were appended last.
+            data: these.
+
+        Raises:
+            ReplicaError: a frame says a size that none has.
+        """
+        if at < pos:  # its begin came before
+            if not self._next_size:
+                self._next_size = self._read_size(at)
+            if not self._next_size or at + self._next_size > self.pos:
+                return at
+            at += self._next_size
+        whole, size = whole_size(data, at - pos)
+        self._next_size = self._check_size(pos + whole, size)
+        return pos + whole
+
+    def _read_size(self, pos: int) -> int:
+        """Return the size of the frame at a log position; 0 if its first bytes are not all here."""
+        if self.pos - pos < SIZE_END:
+            return 0
+        head = self._log.files.read_raw(pos, SIZE_END)
+        return self._check_size(pos, int.from_bytes(head[AT_SIZE:], "big"))
+
+    def _check_size(self, pos: int, size: int) -> int:
+        base, segment_size = self._log.files.places[-1]
+        if size and not FRAME_HEADER_SIZE <= size <= base + segment_size - pos:
+            raise ReplicaError(f"the frame at {pos} has {size} bytes: there is no such frame")
+        return size
 
     def begin_raise(self) -> WatermarkJob | None:
         """Return a raise of the watermark for a thread, None if it is too early for one."""
