@@ -210,7 +210,8 @@ class Broker:
         self._scheduler = Scheduler(
             store.state.projections.due, self._deliver, chunk_records=config.delivery_chunk_records
         )
-        self.stages = TimerStages(self.timer_quota, self._scheduler)
+        stopped = store.state.stopped_stages
+        self.stages = TimerStages(self.timer_quota, self._scheduler, stopped, store.stop_stages)
         self._is_recovered = True
 
     def _make_timer_quota(self) -> TimerQuota:

@@ -1,17 +1,19 @@
 """The two stages of timers: to accept them, and to deliver them. Each can be stopped and started.
 
 A stop is for an operator in trouble: consumers that must have nothing for a while, or producers
-that schedule nonsense. It is not saved: a start of the broker starts both. Layer 4; on the event
-loop.
+that schedule nonsense. It is saved in the log: it lasts through a start of the broker, and a slave
+that is promoted knows it. Layer 4; on the event loop.
 """
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias, get_args
 
 from _core.paths.timer_quota import TimerQuota
 from appliance.pending_timers import Backlog
 from appliance.schedule.scheduler import Scheduler
+from appliance.store.state.control_frames import StoppedStages
 
 Stage: TypeAlias = Literal["enqueue", "dequeue"]
 
@@ -48,31 +50,55 @@ class TimerStages:
     Args:
         quota: admits delayed records.
         scheduler: delivers them.
+        stopped: which ones are stopped when the broker starts.
+        save: saves which ones are.
     """
 
-    def __init__(self, quota: TimerQuota, scheduler: Scheduler) -> None:
+    def __init__(
+        self,
+        quota: TimerQuota,
+        scheduler: Scheduler,
+        stopped: StoppedStages,
+        save: Callable[[StoppedStages], None],
+    ) -> None:
         self._quota = quota
         self._scheduler = scheduler
+        self._save = save
+        self._stopped = stopped
+        self._apply()
+        for stage in STAGES:
+            if self.is_stopped(stage):
+                _log.warning(
+                    "the %s stage is stopped, since before this start; to start it: latermq timers "
+                    "start %s",
+                    stage,
+                    stage,
+                )
 
     def is_stopped(self, stage: Stage) -> bool:
         """Return whether a stage is stopped."""
-        if stage == "enqueue":
-            return self._quota.refusal is not None
-        return self._scheduler.is_stopped
+        return self._stopped.enqueue if stage == "enqueue" else self._stopped.dequeue
 
     def change(self, stage: Stage, *, is_stopped: bool) -> None:
         """Stop or start a stage.
 
         Batches with delayed records are refused with a retriable error while enqueue is stopped;
         cancels are not. Due records wait while dequeue is stopped, and come in order after it.
+
+        Raises:
+            DiskFullError: it could not be saved; nothing has changed.
         """
         if self.is_stopped(stage) == is_stopped:
             return
-        if stage == "enqueue":
-            self._quota.refusal = REFUSAL if is_stopped else None
-        else:
-            self._scheduler.is_stopped = is_stopped
+        stopped = replace(self._stopped, **{stage: is_stopped})
+        self._save(stopped)
+        self._stopped = stopped
+        self._apply()
         _log.warning("the %s stage is %s", stage, "stopped" if is_stopped else "started")
+
+    def _apply(self) -> None:
+        self._quota.refusal = REFUSAL if self._stopped.enqueue else None
+        self._scheduler.is_stopped = self._stopped.dequeue
 
     def status(self, stage: Stage, backlog: Backlog) -> StageStatus:
         """Return the status of a stage with that backlog."""

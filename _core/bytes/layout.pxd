@@ -77,12 +77,13 @@ cpdef enum:
     KIND_SHARED_GROUP = 17        # state of a shared group
     KIND_GROUP_DELTA = 18         # what changed of a group
     KIND_CARRIED_RECORDS = 19     # visible records that outlive their segment
+    KIND_STAGES = 20              # which stages of timers an operator has stopped
 
 # Kinds that this version reads, bit n for kind n. Frames of other kinds are a newer latermq's.
 cpdef enum:
     KINDS_READ = (
         1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10
-        | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 18 | 1 << 19
+        | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 18 | 1 << 19 | 1 << 20
     )
 
 # A reader must know every bit of the low byte and may ignore the bits of the high byte.

@@ -299,7 +299,11 @@ class Api:
 
     async def _change_stage(self, wanted: tuple[Stage, bool]) -> web.Response:
         stage, is_stopped = wanted
-        return answer_with({"stages": self._status.change_stage(stage, is_stopped=is_stopped)})
+        try:
+            stages = await self._status.change_stage(stage, is_stopped=is_stopped)
+        except RequestError as error:
+            return error_answer(507, error.message)
+        return answer_with({"stages": stages})
 
     # Records
 

@@ -462,11 +462,12 @@ class LiveStatus:
         due = timers.backlog(now_ms, timers.next_due_ms())
         return [stages.status("enqueue", unflushed), stages.status("dequeue", due)]
 
-    def change_stage(self, stage: Stage, *, is_stopped: bool) -> list[StageStatus]:
+    async def change_stage(self, stage: Stage, *, is_stopped: bool) -> list[StageStatus]:
         pump = self._serving.pump
         pump.release.check()
         self._broker.stages.change(stage, is_stopped=is_stopped)
         pump.show([])  # what has become due meanwhile
+        await pump.durable(self._broker.wrote_pos)
         return self.stages()
 
     async def count_timers(self, request: TimerCountRequest) -> TimerCounts:

@@ -442,8 +442,12 @@ class StatusSource(Protocol):
     def stages(self) -> list[StageStatus]:
         """Return the two stages of delayed records."""
 
-    def change_stage(self, stage: Stage, *, is_stopped: bool) -> list[StageStatus]:
-        """Stop or start a stage, and return both."""
+    async def change_stage(self, stage: Stage, *, is_stopped: bool) -> list[StageStatus]:
+        """Stop or start a stage, and return both once that is durable.
+
+        Raises:
+            RequestError: the disk is full; nothing has changed.
+        """
 
     async def find(self, request: FindRequest) -> str:
         """Return the next records and timers that a request finds, as JSON.

@@ -34,6 +34,7 @@ from _core.bytes.layout import (
     KIND_HEAD,
     KIND_OFFSET,
     KIND_PRODUCER,
+    KIND_STAGES,
     KIND_TOPIC,
     KIND_VERDICT,
     RUN_IDS,
@@ -58,6 +59,7 @@ from appliance.store.state.control_frames import (
     decode_epoch,
     decode_head,
     decode_producer,
+    decode_stages,
     decode_topic,
     decode_verdict,
 )
@@ -491,6 +493,7 @@ _DECODERS: Final[dict[int, Callable[[bytes], Item]]] = {
     KIND_HEAD: lambda data: cast(Item, plain(decode_head(data))),
     KIND_VERDICT: lambda data: cast(Item, plain(decode_verdict(data))),
     KIND_EPOCH: lambda data: cast(Item, plain(decode_epoch(data))),
+    KIND_STAGES: lambda data: cast(Item, plain(decode_stages(data))),
     KIND_CARRY: lambda data: {"values": [_carried(value) for value in decode_carry(data)]},
 }
 

@@ -12,7 +12,13 @@ the visible position. Layer 2.
 import logging
 from collections.abc import Callable, Iterator, Set
 
-from _core.bytes.layout import KIND_EPOCH, KIND_PRODUCER, KIND_TOPIC
+from _core.bytes.layout import (
+    FRAME_FLAG_OPTIONAL,
+    KIND_EPOCH,
+    KIND_PRODUCER,
+    KIND_STAGES,
+    KIND_TOPIC,
+)
 from _core.log.tail import ROOM_CONTROL
 from _core.queue.partition import Topic
 from _core.state.writer import LogWriter
@@ -55,7 +61,7 @@ from appliance.store.runs.timer_memory import TimerMemory
 from appliance.store.state import control_frames
 from appliance.store.state.age_clock import AgeClock
 from appliance.store.state.checkpointer import Checkpointer
-from appliance.store.state.control_frames import PRODUCER_ID_BLOCK
+from appliance.store.state.control_frames import PRODUCER_ID_BLOCK, StoppedStages, encode_stages
 from appliance.store.state.expiry import Expiry
 from appliance.store.state.flushed_mark import FlushedMark
 from appliance.store.state.log_calls import LogCalls
@@ -502,29 +508,35 @@ class MessageStore:
         if not self.log.tail.has_room(payload_size, room):
             raise DiskFullError(self.log.tail.full_text)
 
-    def _append_frame(self, kind: int, payload: bytes, topic_id: int = 0) -> None:
-        self.log.check_applied()
-        pos = self.log.tail.append_control(
-            kind, topic_id=topic_id, store_time_ms=self._clock.wall_ms(), payload=payload
-        )
-        if pos < 0:
+    def stop_stages(self, stopped: StoppedStages) -> None:
+        """Save which stages of timers are stopped.
+
+        Raises:
+            DiskFullError: nothing has changed.
+        """
+        self._append_frame(KIND_STAGES, encode_stages(stopped), flags=FRAME_FLAG_OPTIONAL)
+        self.state.stopped_stages = stopped
+        self.log.end_change()
+
+    def _append_frame(self, kind: int, payload: bytes, topic_id: int = 0, flags: int = 0) -> None:
+        if self._append(kind, payload, topic_id, flags) < 0:
             raise DiskFullError(self.log.tail.full_text)
 
     def _try_append(self, kind: int, payload: bytes, flags: int) -> bool:
         """Append a frame that changes nothing that memory holds; False if the disk is full."""
         if not self.log.tail.has_room(len(payload), ROOM_CONTROL):
             return False
-        self.log.check_applied()
-        pos = self.log.tail.append_control(
-            kind,
-            topic_id=0,
-            store_time_ms=self._clock.wall_ms(),
-            payload=payload,
-            flags=flags,
-        )
-        if pos >= 0:
+        is_appended = self._append(kind, payload, 0, flags) >= 0
+        if is_appended:
             self.log.tail.end_change()
-        return pos >= 0
+        return is_appended
+
+    def _append(self, kind: int, payload: bytes, topic_id: int, flags: int) -> int:
+        self.log.check_applied()
+        now_ms = self._clock.wall_ms()
+        return self.log.tail.append_control(
+            kind, topic_id=topic_id, store_time_ms=now_ms, payload=payload, flags=flags
+        )
 
     def _append_topic(self, payload: bytes, topic_id: int) -> int:
         self._append_control(KIND_TOPIC, payload, topic_id)

@@ -4,9 +4,10 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from _core.bytes.layout import FRAME_FLAG_CONTROL, KIND_CARRY
+from _core.bytes.layout import FRAME_FLAG_CONTROL, FRAME_FLAG_OPTIONAL, KIND_CARRY, KIND_STAGES
 from appliance.store.head.carrier import CarryJob
 from appliance.store.head.control_values import control_values, frames_of
+from appliance.store.state.control_frames import NONE_STOPPED, encode_stages
 from appliance.store.state.payload import COUNT
 from appliance.store.state.snapshot import VALUE_HEAD
 from appliance.store.state.state import State
@@ -37,6 +38,7 @@ class ControlCarrier:
         self._append = append
         self._payload_max = payload_max
         self._values: Iterator[list[bytes]] = iter(())
+        self._has_stages = False
         self.carried_bytes = 0
         self.is_done = True
         self.has_failed = False
@@ -44,10 +46,17 @@ class ControlCarrier:
     def begin(self, cut: int) -> None:
         """Start a pass; a value may be in a freed segment wherever the cut is."""
         self._values = control_values(self._state)
+        self._has_stages = self._state.stopped_stages != NONE_STOPPED
         self.is_done, self.has_failed = cut < 0, False
 
     def step(self) -> CarryJob | None:
         """Append the next slice."""
+        if self._has_stages:
+            # Not as a value: an older latermq skips such a frame, but no value.
+            self._has_stages = False
+            payload = encode_stages(self._state.stopped_stages)
+            self.has_failed = not self._append(KIND_STAGES, payload, FRAME_FLAG_OPTIONAL)
+            return None
         values = next(self._values, None)
         if values is None:
             self.is_done = True
@@ -79,4 +88,5 @@ class ControlCarrier:
     def stop(self) -> None:
         """End the pass."""
         self._values = iter(())
+        self._has_stages = False
         self.is_done = True

@@ -1,4 +1,4 @@
-"""The payloads of topic, producer, epoch, head and verdict frames.
+"""The payloads of topic, producer, epoch, head, verdict and stages frames.
 
 docs/FORMAT.md describes them. The payloads of offset and group frames are in `group_frames`. Layer
 2; pure functions of bytes.
@@ -26,6 +26,8 @@ VERDICT: Final = struct.Struct(">qiiiI")
 """Next producer id, next topic id, generation floor, generation jump, range count."""
 RANGE: Final = struct.Struct(">qq")
 """From, to."""
+STAGES: Final = struct.Struct(">BBxxxxxx")
+"""Whether enqueue is stopped, whether dequeue is."""
 
 PRODUCER_ID_BLOCK: Final = 1000
 """Producer ids reserved by one producer frame, so that not every new producer costs a frame."""
@@ -97,6 +99,17 @@ class VerdictFrame:
     lost: Ranges
 
 
+@dataclass(frozen=True, slots=True)
+class StoppedStages:
+    """Which stages of timers an operator has stopped."""
+
+    enqueue: bool = False
+    dequeue: bool = False
+
+
+NONE_STOPPED: Final = StoppedStages()
+
+
 def encode_topic(frame: TopicFrame) -> bytes:
     """Encode the payload of a topic frame."""
     name = frame.name.encode("ascii")
@@ -164,6 +177,25 @@ def decode_epoch(payload: bytes) -> EpochFrame:
     epoch, node, start_pos, cluster = reader.fields(EPOCH)
     reader.finish()
     return EpochFrame(epoch, start_pos, UUID(bytes=cluster), node)
+
+
+def encode_stages(stopped: StoppedStages) -> bytes:
+    """Encode the payload of a stages frame."""
+    return STAGES.pack(stopped.enqueue, stopped.dequeue)
+
+
+def decode_stages(payload: bytes) -> StoppedStages:
+    """Decode the payload of a stages frame.
+
+    Raises:
+        CorruptionError: it has the wrong size, or a number is neither 0 nor 1.
+    """
+    reader = PayloadReader(payload, "a stages frame")
+    stopped = reader.fields(STAGES)
+    for each in stopped:
+        reader.chosen(each, range(2))
+    reader.finish()
+    return StoppedStages(*map(bool, stopped))
 
 
 def encode_head(frame: HeadFrame) -> bytes:

@@ -23,6 +23,12 @@ from appliance.errors import CorruptionError
 from appliance.store.checkpoint import NO_CLUSTER, SavedState
 from appliance.store.runs.run_files import ENTRY, RunEntry, decode_entry, encode_entry
 from appliance.store.state.age_clock import SavedAge
+from appliance.store.state.control_frames import (
+    NONE_STOPPED,
+    StoppedStages,
+    decode_stages,
+    encode_stages,
+)
 from appliance.store.state.payload import PayloadReader, pack_text
 from appliance.system.files import FileSystem
 
@@ -65,6 +71,7 @@ VALUE_CARRIED_PARTS: Final = 149
 VALUE_PENDING: Final = 150
 VALUE_DUE_MINUTES: Final = 151
 VALUE_TIMER_LOG: Final = 152
+VALUE_STAGES: Final = 153
 
 PARTITION: Final = struct.Struct(">iiqqqq")
 """Topic id, index, start offset, next offset, highest timestamp, bytes in the log."""
@@ -157,6 +164,7 @@ class ControlState:
     age_marks: tuple[tuple[int, int], ...] = ()
     doubtful_marks: tuple[tuple[int, int], ...] = ()
     """Age marks that follow `age_marks`, set while a jump of the clock was in doubt."""
+    stopped_stages: StoppedStages = NONE_STOPPED
     forget_pos: int = 0
     """Log position: ids of timers that frames below it completed have expired."""
     values: list[Value] = field(default_factory=list)
@@ -206,6 +214,9 @@ def encode_small_values(state: ControlState) -> bytes:
         parts.append(encode_value(VALUE_PENDING, state.pending))
     if state.due_minutes is not None:
         parts.append(encode_value(VALUE_DUE_MINUTES, state.due_minutes))
+    if state.stopped_stages != NONE_STOPPED:
+        # An older latermq does not use a state with this value; none is written in vain.
+        parts.append(encode_value(VALUE_STAGES, encode_stages(state.stopped_stages)))
     if state.age is not None:
         age = AGE.pack(state.age.age_ms, state.age.wall_ms)
         parts.append(encode_value(VALUE_AGE, age))
@@ -382,6 +393,8 @@ def _take_small(state: ControlState, value: Value) -> bool:
         state.carried_parts = tuple(_rows(CARRIED_PART, payload, "carried parts"))
     elif value.kind == VALUE_TIMER_LOG:
         state.has_timer_log = True
+    elif value.kind == VALUE_STAGES:
+        state.stopped_stages = decode_stages(payload)
     elif value.kind == VALUE_PENDING:
         _rows(PENDING, payload, "pending timers")
         state.pending = payload

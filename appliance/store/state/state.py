@@ -19,6 +19,7 @@ from _core.bytes.layout import (
     KIND_HEAD,
     KIND_OFFSET,
     KIND_PRODUCER,
+    KIND_STAGES,
     KIND_TOPIC,
     KIND_VERDICT,
 )
@@ -38,6 +39,7 @@ from appliance.store.state.carry_frames import (
     decode_levels,
 )
 from appliance.store.state.control_frames import (
+    NONE_STOPPED,
     TOPIC_DECLARED,
     EpochFrame,
     Floors,
@@ -138,6 +140,7 @@ class State:
         """All known damage of the log, found by recovery or later."""
         self.ages = LogAges()
         self.sizes = SizeMarks()
+        self.stopped_stages = NONE_STOPPED
         self.saved_age: SavedAge | None = None
         """What the state snapshot said; `expiry` continues from there."""
         self.expiry: Expiry | None = None
@@ -186,6 +189,8 @@ class State:
             self.groups.apply_delta(group_deltas.decode_delta(payload))
         elif kind == KIND_CARRY:
             self._apply_carry(payload, epoch)
+        elif kind == KIND_STAGES:
+            self.stopped_stages = control_frames.decode_stages(payload)
         else:
             # A frame of an unknown kind ends the scan before it gets here.
             raise AssertionError(f"a control frame of kind {kind}")
@@ -269,6 +274,7 @@ class State:
         """
         self.projections.set_id_key(control.id_key)
         self.projections.ids.forget_below(control.forget_pos)
+        self.stopped_stages = control.stopped_stages
         rows: dict[int, list[tuple[int, ...]]] = {}
         for topic_id, _, *row in PARTITION.iter_unpack(control.partitions):
             rows.setdefault(topic_id, []).append(tuple(row))
@@ -376,6 +382,7 @@ class Capture:
             forget_pos=projections.ids.forget_pos,
             age_marks=tuple(state.ages.certain()),
             doubtful_marks=tuple(state.ages.doubtful()),
+            stopped_stages=state.stopped_stages,
         )
         projections.captured.begin(projections.partitions)
         self._groups, self._offsets = state.groups.begin_capture()

@@ -224,7 +224,7 @@ class Status:
     def stages(self) -> list[StageStatus]:
         return [StageStatus(each, each in self.stopped, 1, 2) for each in STAGES]
 
-    def change_stage(self, stage: Stage, *, is_stopped: bool) -> list[StageStatus]:
+    async def change_stage(self, stage: Stage, *, is_stopped: bool) -> list[StageStatus]:
         (self.stopped.add if is_stopped else self.stopped.discard)(stage)
         return self.stages()
 

@@ -147,10 +147,14 @@ def log_tail(*, start: int = 0, size: int = SEGMENT_SIZE) -> LogTail:
     return tail
 
 
-def _control(kind: int, payload: bytes, *, topic_id: int = 0) -> Callable[[], bytes]:
+def _control(
+    kind: int, payload: bytes, *, topic_id: int = 0, flags: int = 0
+) -> Callable[[], bytes]:
     def make() -> bytes:
         tail = log_tail()
-        tail.append_control(kind, topic_id=topic_id, store_time_ms=START_MS, payload=payload)
+        tail.append_control(
+            kind, topic_id=topic_id, store_time_ms=START_MS, payload=payload, flags=flags
+        )
         return b"".join(bytes(part) for part in tail.take())
 
     return make
@@ -354,6 +358,8 @@ GROUP_CHANGED: Final = replace(
     ),
 )
 """Member 0 has joined again under another id, member 1 has left, and another one has joined."""
+STOPPED: Final = control.StoppedStages(dequeue=True)
+
 GROUP_DELTA: Final = deltas.GroupDelta(
     group="workers",
     state=group.STATE_COMPLETING_REBALANCE,
@@ -507,6 +513,9 @@ FRAMES: Final[dict[str, Golden]] = {
         0, _control(model.TXN, txn.encode_txn(TXN_COMMIT)), is_model=True, is_reserved=True
     ),
     "carried_records": Golden(24_576, _carried_records, is_model=True),
+    "stages": Golden(
+        0, _control(model.STAGES, control.encode_stages(STOPPED), flags=model.OPTIONAL)
+    ),
     "head": Golden(0, _control(model.HEAD, control.encode_head(HEAD_FRAME))),
     "verdict": Golden(0, _control(model.VERDICT, control.encode_verdict(VERDICT_FRAME))),
     "epoch": Golden(0, _control(model.EPOCH, control.encode_epoch(EPOCH_FRAME))),

@@ -95,6 +95,7 @@ class Digest:
     levels: tuple[Any, ...]
     ids: tuple[Any, ...]
     groups: tuple[Any, ...]
+    stopped_stages: Any
     next_producer_id: int
 
 
@@ -551,6 +552,7 @@ class BrokerHarness:
             ),
             ids=ids,
             groups=tuple(self._group_digest(name) for name in self.broker.groups.names),
+            stopped_stages=self.broker._store.state.stopped_stages,
             pending=tuple((due, pos, index, places[handle]) for due, pos, index, handle in popped),
             next_producer_id=self.broker.allocate_producer_id(),
         )
@@ -572,10 +574,8 @@ class BrokerHarness:
                 partition.running_max,
                 self._positions_of(partition, range(partition.start_offset, partition.next_offset)),
                 tuple(
-                    sorted(
-                        (producer_id, known.epoch, known.last_ms)
-                        for producer_id, known in partition.producers.items()
-                    )
+                    (producer_id, known.epoch, known.last_ms)
+                    for producer_id, known in sorted(partition.producers.items())
                 ),
             )
             for partition in topic.partitions

@@ -124,6 +124,7 @@ def test_all_that_is_known_outlives_the_segments_that_said_it() -> None:
         change(harness, number)
     commit(harness, "reader", 7, topic="quiet")
     harness.produce("quiet", 1, [])
+    harness.broker.stages.change("enqueue", is_stopped=True)
     again = Producer(50, 0, 0)
     first = harness.produce("t", 1, [Record(b"once")], again)
     fill(harness, 4)
@@ -133,6 +134,7 @@ def test_all_that_is_known_outlives_the_segments_that_said_it() -> None:
     for other in (rebuild(harness, disk), harness):
         repeated = other.produce("t", 1, [Record(b"once")], again)
         assert (repeated.error, repeated.base_offset) == (0, first.base_offset)
+        assert other.broker.stages.is_stopped("enqueue")
     check_restarts(harness)
 
 

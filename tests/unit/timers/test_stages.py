@@ -5,10 +5,14 @@ from typing import Any
 
 import pytest
 
+from appliance.errors import DiskFullError
 from appliance.pending_timers import Backlog
 from appliance.timer_stages import STAGES, Stage
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
+from tests.support.harness.checkpoints import take_checkpoint
+from tests.support.harness.slave_harness import SlaveHarness
+from tests.support.simulator.sim_fs import SimFileSystem
 from tests.support.values.kafka_records import Record, cancel, delay
 
 
@@ -87,17 +91,77 @@ def test_cold_records_wait_as_well(harness: BrokerHarness) -> None:
     assert harness.values() == [b"cold"]
 
 
-@pytest.mark.parametrize("how", ["clean", "kept"])
-def test_a_start_of_the_broker_starts_both(harness: BrokerHarness, how: Any) -> None:
+def stopped(harness: BrokerHarness) -> list[Stage]:
+    return [stage for stage in STAGES if harness.broker.stages.is_stopped(stage)]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("is_saved", [False, True])
+@pytest.mark.parametrize("how", ["clean", "kept", "killed", "dropped", "torn"])
+def test_a_stop_lasts_through_starts_until_somebody_starts_the_stage(
+    harness: BrokerHarness, how: Any, stage: Stage, *, is_saved: bool
+) -> None:
     assert send(harness, Record(b"a", headers=delay(1_000))) == 0
-    for stage in STAGES:
-        stop(harness, stage)
-    harness.tick(2_000)
+    stop(harness, stage)
+    harness.flush()
+    if is_saved:
+        take_checkpoint(harness)
+    for _ in range(2):
+        harness = harness.reborn(how)
+        assert stopped(harness) == [stage]
+        is_refused = send(harness, Record(b"b", headers=delay(500_000))) != 0
+        assert is_refused == (stage == "enqueue")
+        harness.tick(1_000)
+        harness.flush()
+        assert harness.values() == ([] if stage == "dequeue" else [b"a"])
+    stop(harness, stage, is_stopped=False)
+    harness.flush()
     harness = harness.reborn(how)
-    assert harness.values() == []
-    assert not any(map(harness.broker.stages.is_stopped, STAGES))
-    assert harness.deliver_all() == 1
+    assert stopped(harness) == []
+    harness.deliver_all()
     assert harness.values() == [b"a"]
+
+
+def test_a_stop_that_is_not_on_the_disk_may_be_gone(harness: BrokerHarness) -> None:
+    harness.flush()
+    stop(harness, "dequeue")
+    harness.broker.commit()
+    assert stopped(harness.reborn("dropped")) == []
+
+
+def test_a_promoted_slave_knows_what_is_stopped() -> None:
+    master, slave = with_topic(), SlaveHarness()
+    assert send(master, Record(b"a", headers=delay(1_000))) == 0
+    stop(master, "dequeue")
+    master.flush()
+    slave.receive(master)
+    slave.flush()
+    promoted = slave.promote()
+    assert stopped(promoted) == ["dequeue"]
+    assert promoted.tick(5_000) == 0
+    stop(promoted, "dequeue", is_stopped=False)
+    assert promoted.deliver_all() == 1
+    assert promoted.values() == [b"a"]
+
+
+def test_nothing_is_stopped_on_a_full_disk_that_cannot_save_it() -> None:
+    disk = SimFileSystem()
+    harness = BrokerHarness(disk)
+    harness.create_topic("t")
+    disk.free = 1_000
+    while not send(harness, Record(b"fill" * 400)):
+        pass
+
+    def toggle(count: int) -> None:
+        for _ in range(count):
+            stop(harness, "dequeue", is_stopped=not stopped(harness))
+
+    with pytest.raises(DiskFullError):
+        toggle(10_000)
+    was_stopped = stopped(harness)
+    disk.free = 1 << 30
+    harness.flush()
+    assert stopped(harness.reborn("killed")) == was_stopped
 
 
 def test_a_change_is_logged_once(harness: BrokerHarness, caplog: pytest.LogCaptureFixture) -> None:

@@ -83,6 +83,7 @@ PAYLOAD_STRUCTS: dict[str, struct.Struct] = {
     "topic": control.TOPIC_HEAD,
     "topic partition": control.TOPIC_PARTITION,
     "producer": control.PRODUCER,
+    "stages": control.STAGES,
     "epoch": control.EPOCH,
     "head": control.HEAD,
     "verdict": control.VERDICT,
@@ -335,6 +336,7 @@ CONTROL_PAYLOADS = {
     "topic": (model.TOPIC, 1, control.encode_topic(golden.TOPIC_FRAME)),
     "offset": (model.OFFSET, 0, golden.encode_offsets(golden.OFFSETS)),
     "producer": (model.PRODUCER, 0, control.encode_producer(golden.NEXT_PRODUCER_ID)),
+    "stages": (model.STAGES, 0, control.encode_stages(golden.STOPPED)),
     "group": (model.GROUP, 0, group.encode_group(golden.GROUP_FRAME)),
     "group_delta": (model.GROUP_DELTA, 0, deltas.encode_delta(golden.GROUP_DELTA)),
     "txn": (model.TXN, 0, txn.encode_txn(golden.TXN_COMMIT)),
@@ -347,7 +349,13 @@ CONTROL_PAYLOADS = {
 @pytest.mark.parametrize("name", CONTROL_PAYLOADS)
 def test_model_makes_the_golden_control_frames(name: str) -> None:
     kind, topic_id, data = CONTROL_PAYLOADS[name]
-    frame = model.control_frame(kind, data, topic_id=topic_id, store_time=golden.START_MS)
+    frame = model.control_frame(
+        kind,
+        data,
+        topic_id=topic_id,
+        store_time=golden.START_MS,
+        flags=model.OPTIONAL if kind == model.STAGES else 0,
+    )
     assert frame.encode() == golden_bytes(name)
 
 

@@ -24,6 +24,7 @@ Codec = tuple[Callable[[Any], bytes], Callable[[bytes], Any]]
 CODECS: dict[str, Codec] = {
     "topic": (control.encode_topic, control.decode_topic),
     "producer": (control.encode_producer, control.decode_producer),
+    "stages": (control.encode_stages, control.decode_stages),
     "epoch": (control.encode_epoch, control.decode_epoch),
     "offset": (golden.encode_offsets, group.decode_offsets),
     "group": (group.encode_group, group.decode_group),
@@ -34,6 +35,7 @@ CODECS: dict[str, Codec] = {
 EXAMPLES: dict[str, Any] = {
     "topic": golden.TOPIC_FRAME,
     "producer": golden.NEXT_PRODUCER_ID,
+    "stages": golden.STOPPED,
     "epoch": golden.EPOCH_FRAME,
     "offset": golden.OFFSETS,
     "group": golden.GROUP_FRAME,
@@ -126,6 +128,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
         settings=st.dictionaries(TEXT, TEXT, max_size=4),
     ),
     "producer": I64,
+    "stages": st.builds(control.StoppedStages, st.booleans(), st.booleans()),
     "epoch": st.builds(control.EpochFrame, epoch=I32, start_pos=I64, cluster=UUIDS),
     "offset": OFFSETS,
     "group": st.builds(
@@ -204,6 +207,7 @@ def test_golden_frames_are_decoded_to_the_values_they_were_made_of() -> None:
     assert control.decode_topic(payload("topic")) == golden.TOPIC_FRAME
     assert control.decode_topic(payload("topic_deleted")).op == control.TOPIC_DELETED
     assert control.decode_producer(payload("producer")) == golden.NEXT_PRODUCER_ID
+    assert control.decode_stages(payload("stages")) == golden.STOPPED
     assert control.decode_epoch(payload("epoch")) == golden.EPOCH_FRAME
     assert group.decode_offsets(payload("offset")) == golden.OFFSETS
     assert group.decode_group(payload("group")) == golden.GROUP_FRAME
