@@ -12,6 +12,7 @@ from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
+from _core.bytes.pages import free_all
 from _core.bytes.batch cimport ATTRIBUTE_CODEC, ATTRIBUTE_CONTROL, Record, next_record
 from _core.bytes.borrowed cimport Borrowed
 from _core.bytes.buffer cimport Buf, append, extend_zero, release, reserve
@@ -204,15 +205,21 @@ cdef class FrameWalk:
         )
         codec = load_i16(batch + BATCH_AT_ATTRIBUTES) & ATTRIBUTE_CODEC
         try:
-            unpacked = Borrowed(self.decompress(codec, packed))
+            plain = self.decompress(codec, packed)
         except Exception as error:
             if not isinstance(error, ValueError) and not hasattr(error, "message"):
                 raise
             self.unpacked_failures += 1
             return 0
+        unpacked = Borrowed(plain)
         c = cursor_of(unpacked.p, unpacked.size)
-        with nogil:
-            self._visible(h, &c)
+        try:
+            with nogil:
+                self._visible(h, &c)
+        finally:
+            unpacked = None
+            parts, plain = [plain], None
+            free_all(parts)
         return 0
 
 

@@ -1,17 +1,21 @@
 """The key index: what it finds, what it falls back to, and how it is made again."""
 
 import random
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from _core.bytes.pages import free_all
+from _core.tables import key_scan
 from appliance.find import FindRequest
 from appliance.store.keys.key_index import BUSY_PAUSE, RETRY_NS
-from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.configs import DATA_DIR
 from tests.support.simulator.sim_fs import SimFileSystem
 from tests.support.values.kafka_records import Record
+from tests.support.values.raw_batch import ZSTD
 from tests.unit.keys.index_harness import (
     LIMITS,
     Sent,
@@ -320,3 +324,27 @@ def test_a_full_disk_delays_the_index_and_loses_nothing(sent: Sent) -> None:
     sent.harness.clock.advance_ms(RETRY_NS // 1_000_000)
     build(index)
     assert check_all_keys(sent, sent.harness, index) == 0
+
+
+def test_the_memory_of_an_unpacked_batch_is_given_back_without_the_interpreters_lock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    freed: list[int] = []
+
+    def free(parts: list[bytes]) -> None:
+        # The list has the only reference, so the memory can go; the other one is the argument's.
+        count = sys.getrefcount(parts[0])
+        assert count == 2
+        freed.append(len(parts[0]))
+        free_all(parts)
+
+    monkeypatch.setattr(key_scan, "free_all", free)
+    harness = with_topic()
+    records = [Record(bytes(100), b"key")] * 90
+    assert harness.produce("t", 0, records, codec=ZSTD).error == 0
+    harness.flush()
+    index = index_of(harness)
+    build(index)
+    assert freed
+    assert freed[0] > 9_000
+    assert len(places(ask(harness, index, FindRequest(key=b"key", limit=500)))) == 90
