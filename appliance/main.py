@@ -47,6 +47,7 @@ from appliance.system.process import (
     raise_file_limit,
     set_priority,
     share_interpreter,
+    wake_sooner,
 )
 from appliance.system.sd_notify import Notifier
 from appliance.units import MIB, NS_PER_MS, counted
@@ -199,11 +200,7 @@ class Service:
                 self._slave.serves()
             # Objects alive now stay alive. Those of an earlier role of this process are freed.
             collector.freeze(searches_all=self.is_second)
-            # On a busy machine, lateness is time spent waiting for a processor.
-            if not set_priority(self._config.process_priority):
-                _log.info(
-                    "process.priority = %d is not permitted here", self._config.process_priority
-                )
+            self._claim_processors()
             _log.info(
                 "latermq %s serves Kafka clients on %s, advertised as %s",
                 version(),  # not later on: it looks through the installed packages
@@ -436,6 +433,12 @@ class Service:
         self._notifier.ready(text)
         self.was_ready = True
         _log.info("caught up with the master %s", master)
+
+    def _claim_processors(self) -> None:
+        """On a busy machine, lateness is time spent waiting for a processor."""
+        if not set_priority(self._config.process_priority):
+            _log.info("process.priority = %d is not permitted here", self._config.process_priority)
+        wake_sooner()
 
     async def _lock_code(self) -> None:
         """Keep the code in memory; a thread reads what is not there."""

@@ -1,5 +1,6 @@
 """The priorities of the threads of a process, and its code in memory."""
 
+import platform
 import resource
 import subprocess
 import sys
@@ -7,7 +8,13 @@ import sys
 import pytest
 
 from appliance.system import process
-from appliance.system.process import CAP_IPC_LOCK, LOCK_LIMIT_MIN_BYTES, lock_code
+from appliance.system.process import (
+    CAP_IPC_LOCK,
+    COMPUTING_SLICE_NS,
+    LOCK_LIMIT_MIN_BYTES,
+    WAKING_SLICE_NS,
+    lock_code,
+)
 from appliance.units import MIB
 
 PRIORITIES = """
@@ -83,3 +90,50 @@ def test_a_low_limit_of_locked_memory_is_left_to_the_log(monkeypatch: pytest.Mon
     monkeypatch.setattr(process, "_has_capability", lambda _: False)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (8 * MIB, 8 * MIB))
     assert lock_code() == 0
+
+
+SLICES = """
+import ctypes, os, struct, threading
+from appliance.system.process import _SCHED_ATTR, set_priority, wake_sooner, yield_to_others
+
+def slice_of(thread):
+    found = ctypes.create_string_buffer(56)
+    number = {"x86_64": 315, "aarch64": 275}[os.uname().machine]  # sched_getattr(2)
+    ctypes.CDLL(None).syscall(number, thread, found, 56, 0)
+    return _SCHED_ATTR.unpack_from(found.raw)[5]
+
+def start(begin):
+    ids, go = [], threading.Event()
+    def run():
+        begin()
+        ids.append(threading.get_native_id())
+        go.wait()
+    threading.Thread(target=run, daemon=True).start()
+    while not ids:
+        pass
+    return ids[0]
+
+usual = slice_of(os.getpid())
+other, computing = start(lambda: None), start(yield_to_others)
+wake_sooner()
+later = start(yield_to_others)
+print(usual, *map(slice_of, (os.getpid(), other, computing, later)))
+"""
+
+
+def test_threads_that_wake_have_short_slices_and_those_that_compute_long_ones() -> None:
+    found = subprocess.check_output([sys.executable, "-c", SLICES], text=True).split()
+    usual, *slices = map(int, found)
+    if not any(slices):
+        pytest.skip("this Linux has no slices of threads: 6.12 has")
+    assert slices == [WAKING_SLICE_NS] * 2 + [COMPUTING_SLICE_NS] * 2
+    assert WAKING_SLICE_NS < usual < COMPUTING_SLICE_NS
+
+
+def test_a_system_call_that_is_not_permitted_or_known_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process, "_SCHED_SETATTR", {})
+    process.wake_sooner()
+    monkeypatch.setattr(process, "_SCHED_SETATTR", {platform.machine(): -1})
+    process.wake_sooner()
