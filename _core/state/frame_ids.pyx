@@ -5,6 +5,7 @@ Layer 0: no I/O, no clock. Used by the event loop thread.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from _core.bytes.borrowed cimport Borrowed
 from _core.bytes.layout cimport *
 from _core.log.frames cimport (
     FRAME_OK, FrameHeader, check_head, completed_names, completes, has_due, timer_entries,
@@ -45,9 +46,7 @@ cdef list _keys_of_frame(IdIndex ids, const FrameHeader* h, const uint8_t* p, li
     )
 
 
-def uncertain_ids(
-    Projections projections not None, const uint8_t[::1] frames not None, int64_t pos
-):
+def uncertain_ids(Projections projections not None, frames, int64_t pos):
     """Return what rows of the ids begin with that must be read before frames are applied.
 
     It ends before a frame that is damaged, which is not applied either.
@@ -61,19 +60,22 @@ def uncertain_ids(
         16 bytes for each id, some more than once; an empty list if all are certain.
     """
     cdef FrameHeader h
+    cdef Borrowed octets
     cdef Py_ssize_t at = 0
-    cdef Py_ssize_t end = len(frames)
     cdef list keys = None
     cdef int fault
     if projections.ids.is_whole:
         return []
-    while at < end:
+    octets = Borrowed(frames)
+    while at < octets.size:
         with nogil:
-            fault = check_head(&frames[at], end - at, end - at, pos + at, &h)
+            fault = check_head(
+                octets.p + at, octets.size - at, octets.size - at, pos + at, &h
+            )
         if fault != FRAME_OK:
             break
         # Carried timers name nothing that is not known.
         if h.kind == KIND_ACCEPT or completes(&h):
-            keys = _keys_of_frame(projections.ids, &h, &frames[at], keys)
+            keys = _keys_of_frame(projections.ids, &h, octets.p + at, keys)
         at += h.size
     return keys or []
