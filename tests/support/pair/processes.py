@@ -151,6 +151,7 @@ _STAND_INS: Final[tuple[tuple[Any, str, Any], ...]] = (
     (main, "Notifier", NoNotifier),
     (main, "sys", SimpleNamespace(stdout=SimpleNamespace(write=_nothing, flush=_nothing))),
     (main, "lock_code", _nothing),
+    (main, "wake_sooner", _nothing),
     (main, "set_priority", _nothing),
     (main, "process_id", lambda: 1),
     (codec_preparation, "prepare_codecs", _prepare),

@@ -113,21 +113,19 @@ def start(begin):
         pass
     return ids[0]
 
-usual = slice_of(os.getpid())
 other, computing = start(lambda: None), start(yield_to_others)
 wake_sooner()
 later = start(yield_to_others)
-print(usual, *map(slice_of, (os.getpid(), other, computing, later)))
+print(*map(slice_of, (os.getpid(), other, computing, later)))
 """
 
 
 def test_threads_that_wake_have_short_slices_and_those_that_compute_long_ones() -> None:
-    found = subprocess.check_output([sys.executable, "-c", SLICES], text=True).split()
-    usual, *slices = map(int, found)
+    found = subprocess.check_output([sys.executable, "-c", SLICES], text=True)
+    slices = [int(each) for each in found.split()]
     if not any(slices):
         pytest.skip("this Linux has no slices of threads: 6.12 has")
     assert slices == [WAKING_SLICE_NS] * 2 + [COMPUTING_SLICE_NS] * 2
-    assert WAKING_SLICE_NS < usual < COMPUTING_SLICE_NS
 
 
 def test_a_system_call_that_is_not_permitted_or_known_changes_nothing(
