@@ -39,6 +39,7 @@ from appliance.replication.wire import Welcome
 from appliance.store.log.watermark import WatermarkJob
 from appliance.store.runs.saved_ids import IdLookup
 from appliance.system.clock import Clock
+from appliance.thread_jobs import ThreadJobs
 from appliance.units import MS_PER_SECOND, NS_PER_MS
 
 SAME_REASON_MS: Final = 60_000
@@ -172,6 +173,7 @@ class ReplicationClient:
         self._facts, self._welcomed, self._hands_over = facts, welcomed, hands_over
         self._make_nonce = make_nonce
         self._loop = asyncio.get_running_loop()
+        self._jobs = ThreadJobs(self._loop, self._guard)
         self._flusher = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-repl-flush")
         self._flushing: asyncio.Future[int] | None = None
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-repl-ids")
@@ -237,8 +239,7 @@ class ReplicationClient:
                 elif link is self._link and link.session.state is not State.LOST:
                     self._do(link, order)
         except ReplicaError as error:
-            self._orders.clear()
-            link.session.fail(error.message)
+            self._refuse(link, error)
 
     def _do(self, link: MasterLink, order: Begin | Read | Prepare | Take) -> None:
         session, log = link.session, self._replica
@@ -259,35 +260,41 @@ class ReplicationClient:
             self._take_over(link)
 
     def _applied(self, link: MasterLink, order: Append, lookup: IdLookup | None) -> None:
-        """Note that the log has the bytes of an order, or begin a look-up that must be before."""
+        """Note that the bytes of an order are applied, or begin the look-up that they wait for."""
         if lookup is not None:
-            self._lookup = self._loop.run_in_executor(self._reader, lookup.run)
-            self._lookup.add_done_callback(partial(self._looked_up, link, order, lookup))
+            self._lookup = self._jobs.begin(
+                self._reader, lookup.run, lambda _: self._looked_up(link, order, lookup)
+            )
         elif link is self._link:
             link.session.appended(order.pos, len(order.data), link.now_ms())
 
-    def _looked_up(
-        self, link: MasterLink, order: Append, lookup: IdLookup, future: asyncio.Future[None]
-    ) -> None:
+    def _looked_up(self, link: MasterLink, order: Append, lookup: IdLookup) -> None:
         self._lookup = None
+        try:
+            self._applied(link, order, self._replica.end_lookup(lookup))
+        except ReplicaError as error:
+            self._refuse(link, error)
+        self._obey(link)
+        link.step()
+
+    def _refuse(self, link: MasterLink, error: ReplicaError) -> None:
+        self._orders.clear()
+        link.session.fail(error.message)
+
+    def _guard(self, step: Callable[[], None]) -> None:
         if self.failure.done():
             return
         try:
-            future.result()
-            self._applied(link, order, self._replica.end_lookup(lookup))
-            self._obey(link)
-        except ReplicaError as error:
-            self._orders.clear()
-            link.session.fail(error.message)
+            step()
         except Exception as error:  # noqa: BLE001 (the root of a callback: it ends the process)
             self.fail(error)
-            return
-        link.step()
 
     async def _finish(self) -> None:
         """Wait until nothing goes on that the last connection began."""
         while self._lookup is not None:
             await asyncio.wait([self._lookup])
+            if self.failure.done():
+                break  # what was read is not used
         for future in (self._flushing, self._raising):
             if future is not None:
                 await asyncio.wait([future])
@@ -392,17 +399,13 @@ class ReplicationClient:
             return
         if self._flushed_at_pos is None or session.received_pos > self._flushed_at_pos:
             self._flushed_at_pos = session.received_pos
-            self._flushing = self._loop.run_in_executor(self._flusher, self._replica.flush)
-            self._flushing.add_done_callback(partial(self._flushed, link))
+            then = partial(self._flushed, link)
+            self._flushing = self._jobs.begin(self._flusher, self._replica.flush, then)
 
-    def _flushed(self, link: MasterLink, future: asyncio.Future[int]) -> None:
+    def _flushed(self, link: MasterLink, durable_pos: int) -> None:
         self._flushing = None
-        error = future.exception()
-        if error is not None:
-            assert isinstance(error, Exception)
-            self.fail(error)
-        elif link is self._link and not self._is_stopped:
-            link.session.flushed(future.result(), link.now_ms())
+        if link is self._link and not self._is_stopped:
+            link.session.flushed(durable_pos, link.now_ms())
             self._end_waiting(link)
             link.step()
 
@@ -412,17 +415,11 @@ class ReplicationClient:
             return  # before the stream begins, the log may be cut
         job = self._replica.begin_raise()
         if job is not None:
-            self._raising = self._loop.run_in_executor(self._raiser, job.run)
-            self._raising.add_done_callback(partial(self._raised, job))
+            self._raising = self._jobs.begin(self._raiser, job.run, lambda _: self._raised(job))
 
-    def _raised(self, job: WatermarkJob, future: asyncio.Future[None]) -> None:
+    def _raised(self, job: WatermarkJob) -> None:
         self._raising = None
-        error = future.exception()
-        if error is None:
-            self._replica.end_raise(job)
-        else:
-            assert isinstance(error, Exception)
-            self.fail(error)
+        self._replica.end_raise(job)
 
     def _end_waiting(self, link: MasterLink) -> None:
         try:
