@@ -1,4 +1,4 @@
-"""The ids that frames name: for which of them must a run be read before the frames are applied?
+"""The ids that frames name, and that must be read from a run before the frames are applied.
 
 Layer 0: no I/O, no clock. Used by the event loop thread.
 """
@@ -47,9 +47,9 @@ cdef list _keys_of_frame(IdIndex ids, const FrameHeader* h, const uint8_t* p, li
 
 
 def uncertain_ids(Projections projections not None, frames, int64_t pos):
-    """Return what rows of the ids begin with that must be read before frames are applied.
+    """Return the keys of the ids that must be read from a run before frames are applied.
 
-    It ends before a frame that is damaged, which is not applied either.
+    The search ends before a frame that is damaged, which is not applied either.
 
     Args:
         projections: have applied all frames before these.
@@ -57,7 +57,8 @@ def uncertain_ids(Projections projections not None, frames, int64_t pos):
         pos: log position of the first one.
 
     Returns:
-        16 bytes for each id, some more than once; an empty list if all are certain.
+        What a row of each id begins with, 16 bytes, some more than once; an empty list if all ids
+        are certain.
     """
     cdef FrameHeader h
     cdef Borrowed octets

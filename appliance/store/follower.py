@@ -345,12 +345,7 @@ class Follower:
         except ValueError as error:
             raise ReplicaError(str(error)) from None
         self._whole_pos = self._files.find_whole(self._end_pos, pos, data)
-        if self._start.runs.ids.is_whole or self._whole_pos == self._end_pos:
-            return self._go_on(b"")
-        size = self._whole_pos - self._end_pos
-        if self._end_pos >= pos:
-            return self._go_on(memoryview(data)[self._end_pos - pos :][:size])
-        return self._go_on(self._log.files.read_raw(self._end_pos, size))
+        return self._go_on(pos, data)
 
     def end_lookup(self, lookup: IdLookup) -> IdLookup | None:
         """Take what a look-up of `append` has found, and go on.
@@ -364,18 +359,30 @@ class Follower:
             CorruptionError: a run is damaged; the same holds.
         """
         self._start.runs.ids.take(lookup)
-        size = self._whole_pos - self._end_pos
-        return self._go_on(self._log.files.read_raw(self._end_pos, size))
+        return self._go_on(self.received_pos, b"")
 
-    def _go_on(self, frames: bytes | memoryview) -> IdLookup | None:
-        """Apply the whole frames, or return what must be known of their ids before."""
+    def _go_on(self, pos: int, data: bytes | memoryview) -> IdLookup | None:
+        """Apply the whole frames, or return the look-up of ids that they wait for.
+
+        Args:
+            pos, data: as of `append`; frames that begin before are read from the file.
+        """
+        if self._whole_pos == self._end_pos:
+            return None
         ids = self._start.runs.ids
-        keys = uncertain_ids(self._start.state.projections, frames, self._end_pos)
-        if keys:
-            return ids.look_up(keys)
-        if self._whole_pos > self._end_pos:
-            self._apply(self._whole_pos)
+        if not ids.is_whole:
+            frames = self._unapplied(pos, data)
+            keys = uncertain_ids(self._start.state.projections, frames, self._end_pos)
+            if keys:
+                return ids.look_up(keys)
+        self._apply(self._whole_pos)
         return None
+
+    def _unapplied(self, pos: int, data: bytes | memoryview) -> bytes | memoryview:
+        size = self._whole_pos - self._end_pos
+        if pos == self._end_pos:
+            return memoryview(data)[:size]
+        return self._log.files.read_raw(self._end_pos, size)
 
     def _apply(self, end: int) -> None:
         try:

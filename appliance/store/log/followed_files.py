@@ -98,7 +98,7 @@ class FollowedFiles:
             data: these.
 
         Raises:
-            ReplicaError: a frame says a size that none has.
+            ReplicaError: a frame has an impossible size.
         """
         if at < pos:  # its begin came before
             if not self._next_size:
