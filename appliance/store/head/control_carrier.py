@@ -55,7 +55,7 @@ class ControlCarrier:
             # Not as a value: an older latermq skips such a frame, but no value.
             self._has_stages = False
             payload = encode_stages(self._state.stopped_stages)
-            self.has_failed = not self._append(KIND_STAGES, payload, FRAME_FLAG_OPTIONAL)
+            self.has_failed = not self._append_frame(payload, KIND_STAGES, FRAME_FLAG_OPTIONAL)
             return None
         values = next(self._values, None)
         if values is None:
@@ -67,7 +67,9 @@ class ControlCarrier:
                 break
         return None
 
-    def _append_frame(self, payload: bytes) -> bool:
+    def _append_frame(
+        self, payload: bytes, kind: int = KIND_CARRY, flags: int = FRAME_FLAG_CONTROL
+    ) -> bool:
         if len(payload) > self._payload_max + VALUE_OVERHEAD_BYTES:
             _log.warning(
                 "no segment is freed: a topic or group takes %s, which a frame of the log cannot "
@@ -75,7 +77,7 @@ class ControlCarrier:
                 counted(len(payload), "byte"),
             )
             return False
-        if not self._append(KIND_CARRY, payload, FRAME_FLAG_CONTROL):
+        if not self._append(kind, payload, flags):
             _log.warning("no segment is freed: the disk became full")
             return False
         self.carried_bytes += len(payload)

@@ -91,6 +91,18 @@ async def test_a_cancel_is_answered_when_it_is_on_the_disk(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("loop")
+async def test_a_stop_of_a_stage_is_answered_when_it_is_on_the_disk(tmp_path: Path) -> None:
+    async with served(tmp_path) as s:
+        s.live.disk.hold()
+        syncs = s.live.disk.syncs
+        changing = asyncio.create_task(s.status.change_stage("dequeue", is_stopped=True))
+        await until(lambda: s.live.disk.syncs > syncs)
+        assert not changing.done()
+        s.live.disk.let_go()
+        assert [each.stopped for each in await changing] == [False, True]
+
+
+@pytest.mark.usefixtures("loop")
 async def test_with_async_flush_a_cancel_waits_for_no_disk(tmp_path: Path) -> None:
     async with served(tmp_path, flush="async", flush_bound_ms=60_000) as s:
         await s.send(Record(b"x", headers=delay(3_600_000, b"id")))

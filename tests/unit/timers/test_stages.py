@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from _core.bytes.layout import FRAME_FLAG_OPTIONAL, FRAME_HEADER_SIZE, KIND_STAGES
+from _core.log.frames import read_header
 from appliance.errors import DiskFullError
 from appliance.pending_timers import Backlog
 from appliance.timer_stages import STAGES, Stage
@@ -127,6 +129,15 @@ def test_a_stop_that_is_not_on_the_disk_may_be_gone(harness: BrokerHarness) -> N
     stop(harness, "dequeue")
     harness.broker.commit()
     assert stopped(harness.reborn("dropped")) == []
+
+
+def test_an_older_latermq_skips_the_frame(harness: BrokerHarness) -> None:
+    begin = harness.broker.wrote_pos
+    stop(harness, "dequeue")
+    harness.flush()
+    header = read_header(harness.broker.log.read(begin, FRAME_HEADER_SIZE))
+    assert header["kind"] == KIND_STAGES
+    assert header["flags"] == FRAME_FLAG_OPTIONAL
 
 
 def test_a_promoted_slave_knows_what_is_stopped() -> None:
