@@ -592,7 +592,7 @@ class Broker:
         """Return the counters, updated from the compiled paths."""
         if not self._is_recovered:
             if self._slave is not None:
-                self._slave.count()
+                self._slave.collect_metrics()
             return self.metrics
         metrics, store = self.metrics, self._store
         broker_metrics.collect(metrics, store, self._produce, self._fetch, self._deliver)

@@ -1,6 +1,7 @@
 """Collects a broker's metrics from its parts. Layer 4."""
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -9,6 +10,7 @@ from _core.paths.fetch import FetchPath
 from _core.paths.produce import ProducePath
 from appliance.config.config import Config
 from appliance.early_expiry import EarlyExpiry
+from appliance.errors import StorageError
 from appliance.metrics import Gauges, Metrics
 from appliance.model import DiskState
 from appliance.pending_timers import PendingTimers
@@ -46,7 +48,7 @@ def gauges(
         config, store, deliver, index, retention: of the broker.
         expires_early: records expire because the disk is too full.
         timers: the pending ones.
-        stages: theirs.
+        stages: of timers.
         now_ms: epoch ms.
         connections: open connections of Kafka clients.
         inflight_bytes: memory of their requests and answers.
@@ -118,7 +120,14 @@ def following_gauges(
     if follower is None:
         return values
     projections = store.state.projections
-    total_bytes, free_bytes = store.space()
+    with suppress(StorageError):  # the other values are right nevertheless
+        total_bytes, free_bytes = store.space()
+        values = replace(
+            values,
+            disk_total_bytes=total_bytes,
+            disk_used_bytes=total_bytes - free_bytes,
+            disk_free_bytes=free_bytes,
+        )
     return replace(
         values,
         producers=projections.producers.count,
@@ -128,9 +137,6 @@ def following_gauges(
         id_bytes=projections.ids.memory_bytes,
         log_visible_pos=follower.shown_pos,
         log_start_pos=store.log.start_pos,
-        disk_total_bytes=total_bytes,
-        disk_used_bytes=total_bytes - free_bytes,
-        disk_free_bytes=free_bytes,
         disk_log_bytes=pointers.wrote - store.log.start_pos,
     )
 
@@ -179,7 +185,7 @@ def collect(
     metrics.freed_bytes = store.head_freer.freed_bytes
     metrics.carried_bytes = store.head_freer.carried_bytes
     metrics.recycled_segments = store.log.recycled_count
-    count_requests(metrics, produce, fetch)
+    collect_requests(metrics, produce, fetch)
     metrics.delay_refused = produce.delays.refused
     metrics.delay_passed = produce.delays.passed
     metrics.replies = produce.replies.written
@@ -210,7 +216,7 @@ def collect_expiry(
     metrics.early_expired_records = early_expiry.expired_records
 
 
-def count_requests(metrics: Metrics, produce: ProducePath, fetch: FetchPath) -> None:
+def collect_requests(metrics: Metrics, produce: ProducePath, fetch: FetchPath) -> None:
     """Copy the numbers of requests that the compiled paths handled into `metrics`."""
     metrics.requests[PRODUCE_KEY] = produce.requests
     metrics.requests[FETCH_KEY] = fetch.requests

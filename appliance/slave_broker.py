@@ -214,10 +214,10 @@ class SlaveBroker:
         """Raise NotReadyError: a slave has none to give."""
         raise NotReadyError("this node is a slave")
 
-    def count(self) -> None:
-        """Bring the counters of `metrics` up to date with the compiled paths."""
+    def collect_metrics(self) -> None:
+        """Bring `metrics` up to date with the compiled paths."""
         self.metrics.id_reads = self._follower.id_read_count
-        broker_metrics.count_requests(self.metrics, self._produce, self._fetch)
+        broker_metrics.collect_requests(self.metrics, self._produce, self._fetch)
 
     @property
     def sent_bytes(self) -> int:

@@ -215,7 +215,7 @@ class LiveStatus:
 
     def metrics_text(self, *, admin_connections: int, admin_held_bytes: int) -> bytes:
         frontend = self._frontend
-        clients = frontend or self._clients
+        clients = self._clients if frontend is None else frontend
         connections, held = (
             (0, 0) if clients is None else (clients.connection_count, clients.held_bytes)
         )

@@ -152,7 +152,7 @@ def test_a_slave_shows_what_it_has() -> None:
     assert samples["latermq_disk_free_bytes", ()] > 0
     assert samples["latermq_id_bytes", ()] > 0
     assert samples["latermq_admin_connections", ()] == 1
-    slave.broker.slave().count()
+    slave.broker.slave().collect_metrics()
     assert page(slave.broker)["latermq_requests_total", (("api", "Fetch"),)] == 0
 
 
