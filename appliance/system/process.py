@@ -71,9 +71,9 @@ def set_priority(nice: int) -> bool:
 def wake_sooner() -> None:
     """Let the threads with the priority of this one preempt those that compute, when they wake.
 
-    Otherwise each waits until such a thread has used up its slice, 3 ms, whatever its priority. A
-    thread that wakes preempts one with longer slices, since Linux 6.12; earlier ones ignore what is
-    asked for here. See sched_setattr(2).
+    Otherwise a thread that wakes waits until the one that computes has used up its slice, 3 ms,
+    whatever their priorities. Since Linux 6.12, it preempts a thread with longer slices. Earlier
+    versions ignore the request. See sched_setattr(2).
     """
     nice = os.getpriority(os.PRIO_PROCESS, 0)
     with suppress(OSError):  # /proc is not mounted
