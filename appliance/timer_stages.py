@@ -69,8 +69,8 @@ class TimerStages:
         for stage in STAGES:
             if self.is_stopped(stage):
                 _log.warning(
-                    "the %s stage was stopped before this start, and still is; to start it: latermq "
-                    "timers start %s",
+                    "the %s stage was stopped before this start, and still is; to start it: "
+                    "latermq timers start %s",
                     stage,
                     stage,
                 )
