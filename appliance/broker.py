@@ -11,18 +11,17 @@ at `next_wake_ms`.
 Layer 4.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from _core.paths.answer import Reply
 from _core.paths.deliver import DeliverPath
 from _core.paths.parked_fetch import ParkedFetch
-from _core.paths.session import ResponseSlot, Session
+from _core.paths.session import Session
 from _core.paths.timer_quota import TimerQuota
 from _core.queue.partition import Topic
 from appliance import broker_metrics
 from appliance.client_log import ClientLog
-from appliance.client_paths import make_fetch_path, make_produce_path
+from appliance.client_paths import ControlPlane, make_fetch_path, make_produce_path
 from appliance.config.config import Config
 from appliance.cron_rules import CronRules
 from appliance.dead_replay import DeadReplay
@@ -305,9 +304,7 @@ class Broker:
     def report(self) -> RecoveryReport:
         return self._store.report
 
-    def open_session(
-        self, answer_control_plane: Callable[[bytes], Reply | ResponseSlot | str]
-    ) -> Session:
+    def open_session(self, answer_control_plane: ControlPlane) -> Session:
         """A new Kafka connection; see `_core.paths.session.Session` for `answer_control_plane`."""
         return Session(
             self._produce,

@@ -1,8 +1,10 @@
 """Makes the compiled paths of Produce and Fetch with the limits of the configuration. Layer 4."""
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from _core.log.view import LogView
+from _core.paths.answer import Reply, ResponseSlot
 from _core.paths.delay_split import BatchSplitter
 from _core.paths.fetch import FetchPath
 from _core.paths.produce import ProducePath
@@ -14,6 +16,9 @@ from appliance.config.config import Config
 from appliance.cron_rules import CronRules
 from appliance.facade import Facade
 from appliance.retry_topics import Made
+
+ControlPlane: TypeAlias = Callable[[bytes], Reply | ResponseSlot | str]
+"""Answers a request that is neither Produce nor Fetch; see `_core.paths.session.Session`."""
 
 
 def make_produce_path(

@@ -5,21 +5,20 @@ anything here; the produce path that a session needs has a log and topics of its
 empty. Layer 4.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from _core.log.pointers import Pointers
 from _core.log.tail import LogTail
-from _core.paths.answer import Reply
 from _core.paths.parked_fetch import ParkedFetch
-from _core.paths.session import ResponseSlot, Session
+from _core.paths.session import Session
 from _core.paths.timer_quota import TimerQuota
 from _core.queue.partition import Partition
 from _core.state.projections import Projections
 from _core.state.writer import LogWriter
 from appliance import broker_metrics
 from appliance.client_log import ClientLog
-from appliance.client_paths import make_fetch_path, make_produce_path
+from appliance.client_paths import ControlPlane, make_fetch_path, make_produce_path
 from appliance.config.config import Config
 from appliance.cron_rules import CronRules
 from appliance.errors import NotReadyError
@@ -161,9 +160,7 @@ class SlaveBroker:
         """The end of the part of the log that is on the disk."""
         return self._follower.durable_pos
 
-    def open_session(
-        self, answer_control_plane: Callable[[bytes], Reply | ResponseSlot | str]
-    ) -> Session:
+    def open_session(self, answer_control_plane: ControlPlane) -> Session:
         """See `Broker.open_session`."""
         return Session(
             self._produce,

@@ -58,6 +58,7 @@ OS_ALLOWED: Final = {
     "appliance/system/files.py": "it is the file system",
     "appliance/system/file_lock.py": "it is a part of the file system",
     "appliance/system/process.py": "the system schedules the process",
+    "appliance/system/receive_thread.py": "it receives from sockets",
     "appliance/system/sync_thread.py": "it is a part of the file system",
     "appliance/system/sd_notify.py": "systemd speaks through the environment",
     "compat/spark/needs.py": "Spark takes its Java and Python from the environment",

@@ -467,7 +467,7 @@ def check(data, int64_t position):
     return FAULTS[check_frame(octets.p, octets.size, position, &h, True)]
 
 
-def whole_size(const uint8_t[::1] data not None, Py_ssize_t at):
+def whole_size(data, Py_ssize_t at):
     """Find where the last whole frame of a part of the log ends; nothing is checked.
 
     Args:
@@ -478,10 +478,11 @@ def whole_size(const uint8_t[::1] data not None, Py_ssize_t at):
         (end of the last whole frame, size of the frame that begins there; 0 if fewer than 8 bytes
         of it are there). A size that no frame has ends the search as well.
     """
-    cdef Py_ssize_t end = len(data)
+    cdef Borrowed octets = Borrowed(data)
+    cdef Py_ssize_t end = octets.size
     cdef int64_t size
     while end - at >= 8:
-        size = load_u32(&data[at + AT_SIZE])
+        size = load_u32(octets.p + at + AT_SIZE)
         if size < FRAME_HEADER_SIZE or size % FRAME_ALIGNMENT or size > end - at:
             return at, size
         at += size

@@ -75,3 +75,11 @@ cdef struct Queued:
 cdef Queued count_queued(answers) except *
 
 cdef TimedOut time_out(answers, const Patience* patience) except *
+
+
+cdef class ResponseSlot:
+    cdef readonly object session # Session, once the slot is in its queue
+    cdef readonly bint answered
+    cdef Answer answer
+    cdef Reply reply             # set if `complete` came before the slot was in a session
+    cdef int wait(self, object session, Answer answer) except -1

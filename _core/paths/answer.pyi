@@ -1,6 +1,8 @@
 from collections.abc import Callable
 from typing import Self
 
+from _core.paths.session import Session
+
 class Reply:
     pieces: list[bytes]
     end_pos: int
@@ -20,3 +22,8 @@ class Reply:
     def payload(self) -> bytes: ...
 
 class Answer: ...
+
+class ResponseSlot:
+    session: Session | None
+    answered: bool
+    def complete(self, reply: Reply) -> None: ...

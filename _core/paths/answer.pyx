@@ -181,3 +181,29 @@ cdef TimedOut time_out(answers, const Patience* patience) except *:
     for answer in answers:
         answer.time_out(patience, &found)
     return found
+
+
+cdef class ResponseSlot:
+    """The pending response to a control-plane request; later requests wait for it.
+
+    Attributes:
+        session: the connection, once the slot is in its queue.
+        answered: whether `complete` was called.
+    """
+
+    cdef int wait(self, object session, Answer answer) except -1:
+        """Take a place in the queue of a session."""
+        self.session = session
+        self.answer = answer
+        answer.parked = True
+        return 0
+
+    def complete(self, Reply reply not None):
+        """Set the response. Nothing is sent if the connection is closed."""
+        assert not self.answered
+        self.answered = True
+        if self.session is None:
+            self.reply = reply
+        else:
+            self.answer.parked = False
+            self.session.end_wait(self.answer, reply)

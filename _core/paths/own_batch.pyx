@@ -72,8 +72,7 @@ cdef int _put_octets(Buf* out, object data) except -1:
 
 
 def accept_own(
-    ProducePath path not None, Partition partition not None, const uint8_t[::1] batch not None,
-    int64_t now_ns
+    ProducePath path not None, Partition partition not None, batch, int64_t now_ns
 ):
     """Append a batch to a partition.
 
@@ -88,6 +87,7 @@ def accept_own(
         it, None if the code says all.
     """
     cdef Outcome o
+    cdef Borrowed octets = Borrowed(batch)
     cdef int64_t now_ms = path.begin(now_ns)
     memset(&o, 0, sizeof(o))
     o.base_offset = o.log_append_time = -1
@@ -96,7 +96,7 @@ def accept_own(
     path.work = None
     path.base_ms = path.round_base_ms
     path.accepted_ms = now_ms
-    path._accept(partition, PRODUCE_VERSION, &batch[0], batch.shape[0], now_ms, &o)
+    path._accept(partition, PRODUCE_VERSION, octets.p, octets.size, now_ms, &o)
     # Whoever asked for it is answered: no client is to be named in the log.
     path.delays.take()
     return o.error, path.message

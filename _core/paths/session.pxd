@@ -2,18 +2,13 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from _core.paths.answer cimport Answer, Reply
 from _core.bytes.buffer cimport Buf
+from _core.bytes.receive_loop cimport LargeInput
 from _core.paths.batch_work cimport BatchWork
 from _core.paths.begun cimport Begun
 from _core.paths.fetch cimport FetchPath
 from _core.bytes.octets cimport Cursor
 from _core.paths.parked_fetch cimport ParkedFetch
 from _core.paths.produce cimport ProducePath
-
-cdef class ResponseSlot:
-    cdef readonly Session session
-    cdef readonly bint answered
-    cdef Answer answer
-    cdef Reply reply             # set if `complete` came before the slot was in a session
 
 cdef class Session:
     cdef readonly ProducePath produce
@@ -40,6 +35,7 @@ cdef class Session:
     cdef public int64_t queued_max_bytes
     cdef int parked_count
     cdef Buf input
+    cdef readonly LargeInput lent # the bytes of a large request, while a thread receives it
     cdef Py_ssize_t window_size  # of the last `get_buffer`
     cdef bint was_filled         # the last read filled it
     cdef Py_ssize_t consumed     # bytes of `input` that are processed

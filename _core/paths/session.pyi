@@ -1,7 +1,8 @@
 from collections.abc import Callable
 from typing import Protocol, Self
 
-from _core.paths.answer import Reply
+from _core.bytes.receive_loop import LargeInput
+from _core.paths.answer import Answer, Reply, ResponseSlot
 from _core.paths.batch_work import BatchWork
 from _core.paths.fetch import FetchPath
 from _core.paths.parked_fetch import ParkedFetch
@@ -21,21 +22,13 @@ FETCH_MIN: int
 FETCH_MAX: int
 FETCH_FLEXIBLE: int
 
-TRACE_ANSWERED: int
-TRACE_PARKED: int
-TRACE_SILENT: int
-
 QUEUED_MAX_BYTES: int
-
-class ResponseSlot:
-    session: Session | None
-    answered: bool
-    def complete(self, reply: Reply) -> None: ...
 
 class Session:
     produce: ProducePath
     fetch: FetchPath
     close_reason: str | None
+    lent: LargeInput | None
     paused: bool
     yielded: bool
     work: BatchWork | None
@@ -62,8 +55,11 @@ class Session:
     def postpone(self, count: int) -> int: ...
     def resume(self, *, now_ns: int) -> None: ...
     def yield_turn(self) -> None: ...
-    def compact(self, keep_bytes: int = ...) -> None: ...
+    def compact(self, keep_bytes: int = ...) -> LargeInput | None: ...
+    def lend_input(self) -> LargeInput: ...
+    def take_back(self) -> None: ...
     def trim(self) -> None: ...
+    def end_wait(self, answer: Answer, reply: Reply) -> None: ...
     def retry(self, parked: ParkedFetch) -> bool: ...
     def output(
         self, durable_pos: int, size_max: int = ..., *, local_pos: int = ...

@@ -30,8 +30,8 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memmove
 
 from _core.paths.answer cimport (
-    Answer, Durable, Patience, Queued, Reply, TimedOut, begin_answer, count_queued, patience_of,
-    time_out,
+    Answer, Durable, Patience, Queued, Reply, ResponseSlot, TimedOut, begin_answer, count_queued,
+    patience_of, time_out,
 )
 from _core.bytes.batch cimport Slice
 from _core.bytes.debug cimport SELF_CHECKS
@@ -44,18 +44,15 @@ from _core.paths.fetch cimport (
 from _core.bytes.kafka_errors cimport INVALID_REQUEST
 from _core.bytes.kafka_wire cimport skip_tags, take_string
 from _core.bytes.octets cimport Cursor, cursor_of, load_i32, store_u32, take_i16, take_i32
+from _core.bytes.receive_loop cimport LargeInput, lend
 from _core.paths.parked_fetch cimport ParkedFetch, new_parked
 from _core.paths.produce cimport (
     PRODUCE_ANSWERED, PRODUCE_CLOSE, PRODUCE_MALFORMED, PRODUCE_TOO_LARGE, PRODUCE_UNFINISHED,
     ProducePath,
 )
 from _core.paths.request_size cimport describe_size
+from _core.paths.traced cimport TRACE_ANSWERED, TRACE_PARKED, TRACE_SILENT, traced_head
 from _core.paths.wide_fetch cimport WIDE_MIN_BYTES, WIDE_MIN_ITEMS, WideFetch
-
-# The state of a request in `Session.trace`: it has a response, it waits for one, it gets none.
-TRACE_ANSWERED = 0
-TRACE_PARKED = 1
-TRACE_SILENT = 2
 
 # Bytes of queued responses beyond which no more requests are processed.
 QUEUED_MAX_BYTES = 8 << 20
@@ -73,6 +70,7 @@ cpdef enum:
 
 cdef enum:
     INPUT_KEEP_BYTES = 4 << 20
+    SPENT_MIN_BYTES = 512 << 10  # to free less takes less than 0.1 ms
     KEEP_BYTES = 64 << 10
     # Pause a client that sends requests but does not read responses.
     ANSWERS_MAX = 256
@@ -82,33 +80,13 @@ cdef enum:
     REQUEST_WORK_BYTES = 1024
 
 
-cdef class ResponseSlot:
-    """The pending response to a control-plane request; later requests wait for it.
-
-    Attributes:
-        session: the connection, once the slot is in its queue.
-        answered: whether `complete` was called.
-    """
-
-    def complete(self, Reply reply not None):
-        """Set the response. Nothing is sent if the connection is closed."""
-        assert not self.answered
-        self.answered = True
-        if self.session is None:
-            self.reply = reply
-            return
-        self.answer.parked = False
-        self.session.parked_count -= 1
-        if self.session.control_plane is not None:    # else it is closed
-            self.session._respond(self.answer, reply)
-
-
 cdef class Session:
     """State of one connection.
 
     Attributes:
         close_reason: why the connection must be closed once its output is sent, or None.
         paused: whether input is not processed because a response is parked or too many are queued.
+        lent: None, or what has arrived of a large request, which a thread receives.
         yielded: whether input is left for the next turn because this turn has done enough work.
             Call `resume` in that turn, even if responses wait.
         work: None, or what a thread must do before the input goes on, which has `yielded`. Call
@@ -247,13 +225,33 @@ cdef class Session:
 
         Args:
             keep_bytes: capacity of the input buffer that is kept for the next request, bytes.
+
+        Returns:
+            None, or memory that is no longer needed and takes long to free.
         """
         cdef Py_ssize_t rest = self.input.size - self.consumed
         if rest and self.consumed:
             memmove(self.input.data, self.input.data + self.consumed, rest)
         self.input.size = rest
         self.consumed = 0
+        if not rest and self.input.capacity > max(keep_bytes, SPENT_MIN_BYTES):
+            return lend(&self.input, 0)
         fit(&self.input, keep_bytes)
+        return None
+
+    def lend_input(self):
+        """Return what has arrived of a large request, with room for the rest of it.
+
+        Nothing is received here until `take_back`. REQUIRES: `wanted_bytes` is not 0.
+        """
+        assert self.lent is None and not self.consumed
+        self.lent = lend(&self.input, self.wanted_bytes)
+        return self.lent
+
+    def take_back(self):
+        """Have what was lent again, with what has arrived since."""
+        self.lent.move_to(&self.input)
+        self.lent = None
 
     def trim(self):
         """Free the memory of an idle connection. Not between `get_buffer` and `received`."""
@@ -269,12 +267,16 @@ cdef class Session:
         """Memory of this connection, bytes. A slice counts in full even if others share it."""
         buffers = self.input.capacity + self.merged.capacity + self.out.capacity
         buffers += self.begun.answer.capacity + self.begun.marks.capacity
+        if self.lent is not None:
+            buffers += self.lent.received_bytes
         return buffers + self.queued_bytes + self.parked_bytes
 
     @property
     def partial_bytes(self):
         """Bytes received of an incomplete request; 0 if there is none."""
         cdef Py_ssize_t rest = self.input.size - self.consumed
+        if self.lent is not None:
+            return self.lent.received_bytes
         if self.paused or self.yielded or self.close_reason is not None:
             return 0
         return rest
@@ -282,6 +284,8 @@ cdef class Session:
     @property
     def wanted_bytes(self):
         """Size of an incomplete request with its prefix, once that has arrived; 0 if none."""
+        if self.lent is not None:
+            return self.lent.wanted_bytes
         size = next_size(&self.input, self.consumed, self.request_size_max)
         return size if self.partial_bytes else 0
 
@@ -315,19 +319,10 @@ cdef class Session:
         return self._control_plane(p, size)
 
     cdef int _trace_request(self, const uint8_t* p, Py_ssize_t size, int64_t now_ms) except -1:
-        """Handle a request, and tell `trace` of it. Nothing of this runs while that is None."""
-        cdef Cursor c = cursor_of(p, size)
-        cdef int64_t client_id_size
-        cdef const uint8_t* client_id
+        """Handle a request, and tell `trace` of it, which is not None."""
         cdef int parked_before = self.parked_count
         cdef Py_ssize_t merged_before = self.merged.size
-        cdef int key = take_i16(&c)
-        cdef int version = take_i16(&c)
-        cdef int32_t correlation = take_i32(&c)
-        client_id = take_string(&c, False, &client_id_size)
-        name = None
-        if not c.failed and client_id_size >= 0:
-            name = PyBytes_FromStringAndSize(<const char*>client_id, client_id_size)
+        cdef tuple head = traced_head(p, size)
         self.trace.begin()
         self._request(p, size, now_ms)
         if self.begun.exists:
@@ -336,14 +331,14 @@ cdef class Session:
             outcome = TRACE_PARKED
         elif self.close_reason is not None:
             outcome = TRACE_SILENT
-        elif key != KEY_PRODUCE:
+        elif head[0] != KEY_PRODUCE:
             outcome = TRACE_ANSWERED
         elif self.merged.size > merged_before:
             self.merged_traced += 1
             outcome = TRACE_ANSWERED
         else:
             outcome = TRACE_SILENT
-        self.trace.end((key, version, correlation, name), size, outcome)
+        self.trace.end(head, size, outcome)
         return 0
 
     cdef int _produce(self, Cursor* c, int version, int32_t correlation, int64_t now_ms) except -1:
@@ -471,11 +466,15 @@ cdef class Session:
         parked = <ResponseSlot>outcome
         if parked.answered:
             return self._respond(answer, parked.reply)
-        parked.session = self
-        parked.answer = answer
-        answer.parked = True
+        parked.wait(self, answer)
         self.parked_count += 1
         return 0
+
+    def end_wait(self, Answer answer not None, Reply reply not None):
+        """Set a response that comes later; called by its ResponseSlot."""
+        self.parked_count -= 1
+        if self.control_plane is not None:    # else it is closed
+            self._respond(answer, reply)
 
     cdef int _respond(self, Answer answer, Reply reply) except -1:
         answer.set_reply(reply)
@@ -597,4 +596,4 @@ cdef class Session:
         discard(&self.begun)
         # Reference cycles would keep the requests until the garbage collector runs.
         self.new_parked = []
-        self.control_plane = self.trace = self.work = None
+        self.control_plane = self.trace = self.work = self.lent = None

@@ -19,9 +19,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, cast
 
-from _core.paths.answer import Reply
+from _core.paths.answer import Reply, ResponseSlot
 from _core.paths.parked_fetch import ParkedFetch
-from _core.paths.session import QUEUED_MAX_BYTES, ResponseSlot, Session
+from _core.paths.session import QUEUED_MAX_BYTES, Session
 from appliance.client_log import LineKind
 from appliance.config.config import Address
 from appliance.errors import RemoteProtocolError, StorageError
@@ -30,10 +30,9 @@ from appliance.units import KIB, MIB, NS_PER_MS
 from appliance.work_thread import Turn, Work
 from compat.kafka import dispatch
 from compat.kafka.network.host import Host
+from compat.kafka.network.large_requests import find_claim
 from compat.kafka.network.limits import (
-    LARGE_BYTES,
     SMALL_BYTES,
-    Claim,
     CloseReason,
     ConnectionStats,
     IdleDetector,
@@ -95,7 +94,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._is_write_paused = False
         self._is_read_paused = False
         self._is_lost = False
-        self._is_dropped = False
+        self._is_dropped = self._is_large = False
         self._is_resuming = False
         self._is_working = False
         self._is_resting = False
@@ -186,6 +185,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
+        self._server.large.give_up(self.session)
         self._server.forget(self)
         self._parked.drop_all()
         # Without these cycles nothing waits for the garbage collector.
@@ -232,6 +232,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         else:
             self._round(partial(self.session.received, count))
 
+    def take_back(self) -> None:
+        """Handle a large request that was received."""
+        self.session.take_back()
+        self.session.postpone(0)
+        self._resume_later()
+
     def _end_rest(self) -> None:
         self._is_resting = False
         self._pace.end_rest()
@@ -276,7 +282,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if delays.notices:
             self._server.delays.report(self.address, self.peer, delays.take())
         self._server.pump.end_turn()
-        session.compact(INPUT_KEEP_BYTES if budget.is_ample else SMALL_BYTES)
+        spent = session.compact(INPUT_KEEP_BYTES if budget.is_ample else SMALL_BYTES)
+        self._server.large.free(spent)
         session.queued_max_bytes = SMALL_BYTES if budget.is_scarce else QUEUED_MAX_BYTES
         for parked in session.new_parked:
             self._parked.add(parked)
@@ -462,15 +469,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._deferred is not None:
             held_bytes += self._deferred.held_bytes
         partial_bytes = session.partial_bytes
-        claim = self._find_claim() if partial_bytes else None
+        claim = find_claim(session, self._address) if partial_bytes else None
+        self._is_large = claim is not None
         self._server.note_memory(self, held_bytes, partial_bytes > SMALL_BYTES, claim)
-
-    def _find_claim(self) -> Claim | None:
-        """Return what the request that is arriving needs, if it is large."""
-        size_bytes = self.session.wanted_bytes
-        if size_bytes <= LARGE_BYTES:
-            return None
-        return Claim(self.session.requests, size_bytes, self.address)
 
     def adjust_reading(self) -> None:
         """Pause or resume reading to match back-pressure."""
@@ -487,6 +488,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             or self._is_resting
             or self._server.budget.is_held_back(self)
         )
+        if self._is_large and not should_pause and not self._is_lost:
+            should_pause = self._server.large.receives(self, self._transport)
         if self._is_lost or should_pause == self._is_read_paused:
             return
         self._is_read_paused = should_pause
@@ -529,7 +532,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return
         session = self.session
         unsent_bytes = self._transport.get_write_buffer_size()
-        claim = self._find_claim()
+        claim = find_claim(session, self._address)
         sight = ConnectionStats(
             requests=session.requests,
             partial_bytes=session.partial_bytes,
@@ -552,6 +555,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._transport.abort()
         elif is_scarce or self._watch.still_ms(now_ms) > IDLE_TRIM_MS:
             session.trim()
+            self._note_memory()
+        elif session.lent is not None:
             self._note_memory()
 
     def time_out(self, now_ms: int) -> None:

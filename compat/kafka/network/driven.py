@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from _core.paths.answer import Reply
 from _core.paths.parked_fetch import ParkedFetch
-from _core.paths.session import ResponseSlot, Session
+from _core.paths.session import Session
 from appliance.client_log import ClientLog
+from appliance.client_paths import ControlPlane
 from appliance.metrics import Metrics
 from appliance.model import ColdPlace
 from appliance.store.log.commit_log import CommitLog
@@ -43,9 +43,7 @@ class ServedBroker(ControlBroker, Protocol):
     def flushed_pos(self) -> int:
         """The end of the part of the log that is on the disk."""
 
-    def open_session(
-        self, answer_control_plane: Callable[[bytes], Reply | ResponseSlot | str]
-    ) -> Session:
+    def open_session(self, answer_control_plane: ControlPlane) -> Session:
         """Return a new Kafka connection."""
 
     def note_client(self, address: str) -> None:

@@ -9,6 +9,7 @@ from appliance.work_thread import Turn
 from compat.kafka.network.answer_turns import AnswerTurns
 from compat.kafka.network.delay_reports import DelayReports
 from compat.kafka.network.driven import Driver, ServedBroker
+from compat.kafka.network.large_requests import LargeRequests
 from compat.kafka.network.limits import Claim, MemoryBudget
 from compat.kafka.network.unsent_bounds import UnsentBounds
 from compat.kafka.node import Node
@@ -27,6 +28,7 @@ class Host(Protocol[Connection]):
     answers: AnswerTurns[Connection]
     unsent: UnsentBounds[Connection]
     delays: DelayReports
+    large: LargeRequests
     copies_output: bool
     """The transport copies bytes that it cannot send at once."""
 

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from _core.paths.session import TRACE_ANSWERED, TRACE_PARKED, TRACE_SILENT
+from _core.paths.traced import TRACE_ANSWERED, TRACE_PARKED, TRACE_SILENT
 from appliance.log_text import quoted_bytes
 from appliance.system.clock import Clock
 from compat.kafka.dispatch import REGISTRY

@@ -31,6 +31,7 @@ from compat.kafka.network.answer_turns import AnswerTurns
 from compat.kafka.network.connection import KafkaConnection
 from compat.kafka.network.delay_reports import DelayReports
 from compat.kafka.network.driven import ServedBroker
+from compat.kafka.network.large_requests import LargeRequests
 from compat.kafka.network.limits import Admission, Claim, MemoryBudget
 from compat.kafka.network.unsent_bounds import UNSENT_BYTES, UnsentBounds
 from compat.kafka.node import Node
@@ -84,8 +85,8 @@ class KafkaServer(Generic[AnyPump]):
     """Listens, and connects the client connections to the pump.
 
     Attributes:
-        broker, pump, groups, loop, turns, node, budget, answers, unsent, delays: shared by the
-            connections.
+        broker, pump, groups, loop, turns, node, budget, answers, unsent, delays, large: shared by
+            the connections.
         routes: the brokers that clients know.
         copies_output: the transports copy bytes that they cannot send at once; uvloop's do not.
         bound: the listening address, once started.
@@ -123,6 +124,7 @@ class KafkaServer(Generic[AnyPump]):
         self.answers = AnswerTurns(self.turns, self.budget, self._do_slice)
         self.unsent: UnsentBounds[KafkaConnection] = UnsentBounds(KafkaConnection.bound_unsent)
         self.delays = DelayReports(broker.client_log)
+        self.large = LargeRequests(self.loop, self.guard, broker.metrics)
         self.copies_output = isinstance(self.loop, asyncio.BaseEventLoop)
         self._admission = Admission(broker.config, file_limit)
         if self._admission.count_max < broker.config.connection_count_max:
@@ -216,6 +218,7 @@ class KafkaServer(Generic[AnyPump]):
             else:
                 connection.abort()
         await self.pump.stop()
+        self.large.shutdown()
         return kept
 
     @property

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 from uuid import NAMESPACE_DNS, UUID, uuid5
 
-from _core.paths.answer import Reply
-from _core.paths.session import ResponseSlot, Session
+from _core.paths.answer import Reply, ResponseSlot
+from _core.paths.session import Session
 from appliance.errors import RemoteProtocolError
 from appliance.store.damage import Damage
 from tests.support.harness.broker_harness import BrokerHarness

@@ -23,8 +23,7 @@ from typing import Any, Final, Literal
 from uuid import UUID
 
 from _core.bytes.layout import UNIT_SIZE, UNITS_PER_FILE
-from _core.paths.answer import Reply
-from _core.paths.session import ResponseSlot
+from _core.paths.answer import Reply, ResponseSlot
 from _core.queue.partition import Partition, Topic
 from appliance.broker import Broker
 from appliance.config.config import Config

@@ -4,8 +4,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, Final
 
-from _core.paths.answer import Reply
-from _core.paths.session import ResponseSlot
+from _core.paths.answer import Reply, ResponseSlot
 from appliance.broker import Broker
 from tests.support.oracles.kafka_oracle import encode_request
 from tests.support.simulator.virtual_clock import VirtualClock

@@ -15,9 +15,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from _core.paths.answer import Reply
+from _core.paths.answer import Reply, ResponseSlot
 from _core.paths.parked_fetch import ParkedFetch
-from _core.paths.session import ResponseSlot, Session
+from _core.paths.session import Session
 from appliance.errors import RemoteProtocolError
 from compat.kafka import dispatch
 from compat.kafka.node import Client

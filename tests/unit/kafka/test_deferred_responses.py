@@ -1,7 +1,6 @@
 """Answers that come later than their requests were handled: in order, after the flush, once."""
 
-from _core.paths.answer import Reply
-from _core.paths.session import ResponseSlot
+from _core.paths.answer import Reply, ResponseSlot
 from compat.kafka.protocol.deferred import DeferredResponse
 from tests.support.clients.wire_client import WireClient, framed, split_answers
 from tests.support.harness.broker_harness import with_topic

@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from _core.paths.answer import Reply
-from _core.paths.session import TRACE_ANSWERED, TRACE_PARKED, TRACE_SILENT, ResponseSlot
+from _core.paths.answer import Reply, ResponseSlot
+from _core.paths.traced import TRACE_ANSWERED, TRACE_PARKED, TRACE_SILENT
 from compat.kafka.network.request_trace import RequestTrace
 from tests.support.clients.wire_client import WireClient, split_answers
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
