@@ -269,6 +269,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._end_round()
         ended_ns = clock.monotonic_ns()
         self._pace.note_round(began_ns, ended_ns)
+        server.large.note_round(ended_ns, is_light=self._pace.is_light)
         server.turns.spend(ended_ns - began_ns)
         if self._pace.must_rest and not self._is_resting:
             self._is_resting = True

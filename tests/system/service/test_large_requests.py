@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from appliance.system.clock import SystemClock
 from appliance.units import MIB, MS_PER_SECOND, NS_PER_MS
+from compat.kafka.network import large_requests
 from compat.kafka.network.connection import KafkaConnection
 from compat.kafka.network.server import SWEEP_S
 from perf.attacks.requests import fetch_with_tag
@@ -35,6 +37,21 @@ class MovedClock(SystemClock):
 
     def monotonic_ns(self) -> int:
         return super().monotonic_ns() + self.ahead_ns
+
+
+class StillClock(SystemClock):
+    """A clock that moves when it is moved."""
+
+    now_ns = 1 << 40
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+
+@pytest.fixture(autouse=True)
+def others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody who asks for little was served, however long ago that is."""
+    monkeypatch.setattr(large_requests, "LIGHT_NS", 1 << 62)
 
 
 @pytest.fixture
@@ -98,6 +115,28 @@ async def test_the_loop_reads_only_the_beginning(tmp_path: Path, read_sizes: lis
 
 
 @pytest.mark.usefixtures("loop")
+async def test_the_loop_reads_all_of_it_while_nobody_would_wait(
+    tmp_path: Path, read_sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large_requests, "LIGHT_NS", MS_PER_SECOND * NS_PER_MS)
+    clock = StillClock()
+    async with LiveBroker(tmp_path, clock=clock, **SETTINGS) as live:
+        client, other = await live.connect(), await live.connect()
+        await client.produce("t", 0, [Record(b"before")])
+        read_sizes.clear()
+        client.send_bytes(LARGE)
+        await client.read_answer()
+        assert sum(read_sizes) == len(LARGE)
+        # Time in which another one asks for nothing, then a little.
+        clock.now_ns += 2 * MS_PER_SECOND * NS_PER_MS
+        await other.produce("t", 0, [Record(b"little")])
+        read_sizes.clear()
+        client.send_bytes(LARGE)
+        await client.read_answer()
+        assert sum(read_sizes) < READ_BY_LOOP_MAX_BYTES
+
+
+@pytest.mark.usefixtures("loop")
 async def test_requests_after_a_large_one_are_answered_in_order(tmp_path: Path) -> None:
     async with LiveBroker(tmp_path, **SETTINGS) as live:
         client = await live.connect()
@@ -158,6 +197,7 @@ async def test_a_request_that_never_ends_is_closed_in_its_time(tmp_path: Path) -
         await asyncio.sleep(3 * SWEEP_S)
         clock.ahead_ns += 31 * MS_PER_SECOND * NS_PER_MS
         await asyncio.sleep(3 * SWEEP_S)
+        assert live.server.budget.reserved_bytes <= 1  # what has arrived is no longer reserved
         assert live.server.connection_count == 1  # a second for each MiB, besides
         clock.ahead_ns += 31 * MS_PER_SECOND * NS_PER_MS
         assert await client.is_closed_by_broker()
@@ -172,6 +212,7 @@ async def test_a_stop_gives_up_what_arrives(tmp_path: Path) -> None:
         client = await live.connect()
         await send_most(live, client)
         await live.server.stop()
+        assert "latermq-receive" not in {thread.name for thread in threading.enumerate()}
         assert await client.is_closed_by_broker()
     async with LiveBroker(tmp_path, **SETTINGS) as live:
         await assert_served(live)
