@@ -242,10 +242,10 @@ cdef class Session:
     def lend_input(self):
         """Return what has arrived of a large request, with room for the rest of it.
 
-        Nothing is received here until `take_back`. REQUIRES: `wanted_bytes` is not 0.
+        Nothing is received here until `take_back`. REQUIRES: `wanted_bytes` is not 0. None before
+        `compact`: frames that are not written refer to the bytes before that request.
         """
-        assert self.lent is None and not self.consumed
-        self.lent = lend(&self.input, self.wanted_bytes)
+        self.lent = None if self.consumed else lend(&self.input, self.wanted_bytes)
         return self.lent
 
     def take_back(self):

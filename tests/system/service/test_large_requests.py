@@ -149,6 +149,29 @@ async def test_requests_after_a_large_one_are_answered_in_order(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("loop")
+async def test_a_large_request_begins_in_the_read_of_one_that_waits_for_the_disk(
+    tmp_path: Path,
+) -> None:
+    async with LiveBroker(tmp_path, **{**SETTINGS, "flush": "sync"}) as live:
+        client = await live.connect()
+        live.disk.hold()
+        for number in range(5):
+            client.send_produce("t", 0, [Record(b"%d" % number)])
+            await asyncio.sleep(0.02)
+        client.send_bytes(LARGE)
+        client.send_produce("t", 0, [Record(b"5")])
+        client.send_bytes(LARGE)
+        await asyncio.sleep(0.1)
+        live.disk.let_go()
+        for number in range(5):
+            assert (await client.read_produced()).base_offset == number
+        await client.read_answer()  # nothing was visible when it was handled
+        assert (await client.read_produced()).base_offset == 5
+        await client.read_answer()
+        assert not live.server.pump.has_failed
+
+
+@pytest.mark.usefixtures("loop")
 async def test_more_large_requests_than_the_thread_takes_are_read_by_the_loop(
     tmp_path: Path, read_sizes: list[int]
 ) -> None:
