@@ -17,7 +17,7 @@ from appliance.cron_rules import CronRules
 from appliance.facade import Facade
 from appliance.retry_topics import Made
 
-ControlPlane: TypeAlias = Callable[[bytes], Reply | ResponseSlot | str]
+ControlPlane: TypeAlias = Callable[[memoryview], Reply | ResponseSlot | str]
 """Answers a request that is neither Produce nor Fetch; see `_core.paths.session.Session`."""
 
 

@@ -1,8 +1,8 @@
 """Receives large requests on a thread that never waits for Python's interpreter.
 
-The event loop would read 100 MiB in pieces. Each takes it a fraction of a millisecond, most of it
-for the first touch of memory, and everybody else waits meanwhile. To free that memory takes some
-milliseconds at once. So a buffer is handed to `ReceiveLoop.run`, which fills it, or frees it
+The event loop would read 100 MiB in pieces of a fraction of a millisecond each. Most of that is the
+first touch of memory, and everybody else waits meanwhile. To free the memory takes the loop some
+milliseconds. So `ReceiveLoop.run` fills such buffers, and frees them
 (docs/decisions/0042-large-requests.md).
 
 Layer 0: it opens no file, and reads from the sockets that it is given.
@@ -102,9 +102,9 @@ cdef LargeInput lend(Buf* b, Py_ssize_t wanted_bytes):
 
 
 cdef class ReceiveLoop:
-    """The thread's side and the event loop's.
+    """Places for SLOTS requests, which the thread in `run` receives.
 
-    Everything but `run` is called by the event loop. A slot belongs to the thread from SLOT_ASKED
+    The event loop calls everything but `run`. A slot belongs to the thread from SLOT_ASKED
     to SLOT_ENDED. One that is cancelled ends without a notice, and its memory is freed.
     """
 
@@ -187,7 +187,7 @@ cdef class ReceiveLoop:
 
         Args:
             given: its buffer.
-            fd: a socket; it is closed here, whatever happens.
+            fd: a socket, which is closed once the receipt ends.
 
         Returns:
             False, with nothing done, if no slot is free.
@@ -241,7 +241,7 @@ cdef class ReceiveLoop:
         return True
 
     def take_ended(self):
-        """Return the buffers of requests that have arrived, or will not, once `notice` was read."""
+        """Return the buffers of requests that have ended, whole or not, once `notice` was read."""
         cdef LargeInput given
         cdef Slot* slot
         cdef int i
@@ -265,6 +265,6 @@ cdef class ReceiveLoop:
         return ended
 
     def stop(self):
-        """End `run`. Requests that are not received are given up, and their sockets closed."""
+        """End `run`; it gives up what it has not received, and closes the sockets."""
         store(&self.is_stopped, True)
         add_one(self.wake)

@@ -46,7 +46,7 @@ class Session:
         cls,
         produce: ProducePath,
         fetch: FetchPath,
-        control_plane: Callable[[bytes], Reply | ResponseSlot | str],
+        control_plane: Callable[[memoryview], Reply | ResponseSlot | str],
         *,
         request_size_max: int,
     ) -> Self: ...

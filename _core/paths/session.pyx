@@ -23,7 +23,7 @@ Layer 0: no I/O, no clock.
 
 from collections import deque
 
-from cpython.buffer cimport PyBUF_WRITE
+from cpython.buffer cimport PyBUF_READ, PyBUF_WRITE
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
@@ -112,8 +112,8 @@ cdef class Session:
 
         Args:
             produce, fetch: the shared hot paths.
-            control_plane: function of a request's bytes that returns a Reply, a ResponseSlot if the
-                response comes later, or a text with the reason to close the connection.
+            control_plane: function of a request, of which it keeps no view, that returns a Reply, a
+                ResponseSlot if the response comes later, or the reason to close the connection.
             request_size_max: largest request, bytes.
         """
         self.produce = produce
@@ -456,7 +456,7 @@ cdef class Session:
         cdef Answer answer
         cdef ResponseSlot parked
         self._end_round()
-        outcome = self.control_plane(PyBytes_FromStringAndSize(<const char*>p, size))
+        outcome = self.control_plane(PyMemoryView_FromMemory(<char*>p, size, PyBUF_READ))
         if isinstance(outcome, str):
             return self._close(outcome)
         answer = Answer()

@@ -5,6 +5,7 @@
 
 import os
 import threading
+from contextlib import ExitStack
 
 from _core.bytes.receive_loop import LargeInput, ReceiveLoop
 from appliance.system.process import yield_to_others
@@ -21,21 +22,22 @@ class ReceiveThread:
 
         Raises:
             OSError: there is no descriptor for it.
+            RuntimeError: the system starts no more threads.
         """
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        try:
+        with ExitStack() as undo:
+            undo.callback(os.close, self._wake)
             self._notice = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        except OSError:
-            os.close(self._wake)
-            raise
-        self._loop = ReceiveLoop(self._wake, self._notice)
-        self._thread = threading.Thread(
-            # A daemon: an error on the way to `shutdown` must not keep the process alive.
-            target=self._run,
-            name="latermq-receive",
-            daemon=True,
-        )
-        self._thread.start()
+            undo.callback(os.close, self._notice)
+            self._loop = ReceiveLoop(self._wake, self._notice)
+            self._thread = threading.Thread(
+                # A daemon: an error on the way to `shutdown` must not keep the process alive.
+                target=self._run,
+                name="latermq-receive",
+                daemon=True,
+            )
+            self._thread.start()
+            undo.pop_all()
 
     def _run(self) -> None:
         yield_to_others()

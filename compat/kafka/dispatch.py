@@ -110,7 +110,7 @@ def answer(node: Node, frame: Buffer) -> Reply | SlicedAnswer:
 
     Args:
         node: the broker, its advertised address, and the client.
-        frame: the request without the int32 size in front of it.
+        frame: the request without the int32 size in front of it; it may change after the call.
 
     Returns:
         The response. Every control-plane request has one. One that takes more than a slice, or
@@ -275,7 +275,7 @@ def _answer_body(node: Node, api: Api, header: RequestHeader, body: Buffer) -> R
     request = _Request(node.for_client_id(header.client_id or ""), api, header)
     if len(body) > DECODED_AT_ONCE_MAX_BYTES:
         _check_size(node, api, len(body))
-        steps = _answer_in_steps(request, body)
+        steps = _answer_in_steps(request, bytes(body))
     else:
         request.body = bytes(body)
         request.fields, request.held_bytes = messages.decode_counted(

@@ -291,7 +291,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.send()
         self._server.end_turn()
 
-    def _answer_control_plane(self, request: bytes) -> Reply | ResponseSlot | str:
+    def _answer_control_plane(self, request: memoryview) -> Reply | ResponseSlot | str:
         """Answer a control-plane request; a text is the reason to close the connection."""
         broker = self._server.broker
         try:

@@ -1,9 +1,9 @@
 """Large requests are received beside the event loop, once their memory is granted.
 
 The loop reads the first part of a request, finds that it is large, and hands its buffer to a
-thread. It handles the request when all of it is there. While no client that asks for little is
-served, nobody would wait for the loop, which reads large requests a tenth faster: then it does. It
-also reads what the thread cannot take. Layer 5.
+thread. It handles the request when all of it is there. The thread receives only while clients that
+ask for little are served and would wait. Otherwise the loop receives, which is a tenth faster. It
+also receives what the thread cannot take. Layer 5.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ from appliance.units import KIB, NS_PER_MS
 from compat.kafka.network.limits import LARGE_BYTES, Claim
 
 REST_MIN_BYTES: Final = 512 * KIB
-"""If less than this is missing, the loop reads it faster than it hands it over."""
+"""If less than this is missing, the loop receives it."""
 
 LIGHT_NS: Final = 100 * NS_PER_MS
-"""So long after the last request of a client that asks for little, the thread receives."""
+"""The thread receives until this long after the last request of a client that asks for little."""
 
 
 def find_claim(session: Session, address: str) -> Claim | None:
@@ -157,7 +157,7 @@ class LargeRequests:
         if self._thread is None and not self._is_over:
             try:
                 self._thread = ReceiveThread()
-            except OSError:  # no descriptor is left
+            except (OSError, RuntimeError):  # no descriptor or no thread is left
                 return False
             self._loop.add_reader(self._thread.fileno(), self._guard, self._end)
         return self._thread is not None

@@ -217,8 +217,8 @@ class KafkaServer(Generic[AnyPump]):
                 kept.append(connection)
             else:
                 connection.abort()
-        await self.pump.stop()
         self.large.shutdown()
+        await self.pump.stop()
         return kept
 
     @property

@@ -79,7 +79,7 @@ class WireClient:
         self.damage: list[Damage] = []
         self._last_correlation_id = 0
 
-    def _answer_control_plane(self, request: bytes) -> Reply | ResponseSlot | str:
+    def _answer_control_plane(self, request: memoryview) -> Reply | ResponseSlot | str:
         try:
             return self.harness._answer_control_plane(request)
         except RemoteProtocolError as error:

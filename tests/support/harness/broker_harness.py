@@ -150,7 +150,7 @@ class BrokerHarness:
     def report(self) -> RecoveryReport:
         return self.broker.report
 
-    def _answer_control_plane(self, request: bytes) -> Reply | ResponseSlot | str:
+    def _answer_control_plane(self, request: memoryview) -> Reply | ResponseSlot | str:
         answer = dispatch.answer(self._node, request)
         if isinstance(answer, Reply):
             return answer

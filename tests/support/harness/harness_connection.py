@@ -1,11 +1,10 @@
 """A connection of `BrokerHarness`: real requests through a real `Session`, without a socket."""
 
 import struct
-from collections.abc import Callable
 from typing import Any, Final
 
-from _core.paths.answer import Reply, ResponseSlot
 from appliance.broker import Broker
+from appliance.client_paths import ControlPlane
 from tests.support.oracles.kafka_oracle import encode_request
 from tests.support.simulator.virtual_clock import VirtualClock
 from tests.support.values.record_requests import fetch_part, fetch_request
@@ -27,7 +26,7 @@ class Connection:
         self,
         broker: Broker,
         clock: VirtualClock,
-        answer_control_plane: Callable[[bytes], Reply | ResponseSlot | str],
+        answer_control_plane: ControlPlane,
     ) -> None:
         self.session = broker.open_session(answer_control_plane)
         self._broker = broker

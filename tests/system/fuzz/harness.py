@@ -76,7 +76,7 @@ class FuzzConnection:
         self._is_lost = False
         self._deferred: DeferredResponse[Any] | None = None
 
-    def _answer_control_plane(self, request: bytes) -> Any:
+    def _answer_control_plane(self, request: memoryview) -> Any:
         """As the server does, but what is no declared error ends the run."""
         node = replace(self._target._node, client=Client(host="127.0.0.1"))
         try:

@@ -20,10 +20,11 @@ class Connection:
         self.client.session = self.session
         self.waiting: list[ResponseSlot] = []
 
-    def _answer_control_plane(self, request: bytes) -> ResponseSlot:
+    def _answer_control_plane(self, request: memoryview) -> ResponseSlot:
         parked = ResponseSlot()
-        if request.endswith(b"at once"):
-            parked.complete(Reply(request))
+        sent = bytes(request)
+        if sent.endswith(b"at once"):
+            parked.complete(Reply(sent))
         else:
             self.waiting.append(parked)
         return parked

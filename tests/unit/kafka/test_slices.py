@@ -518,6 +518,23 @@ def test_a_long_request_is_decoded_in_slices(node: Node) -> None:
     assert held == [pytest.approx(each, rel=0.05) for each in wanted]
 
 
+def test_a_long_request_may_change_once_it_was_handed_over(node: Node) -> None:
+    """It is a view of the connection's buffer, which takes the next request."""
+    names = [f"topic-{number:06}" for number in range(20_000)]
+    request = DeleteTopicsRequest(topic_names=names, timeout_ms=1)
+    frame = bytearray(encode_request(request, 4))
+    node.later.is_held = True  # type: ignore[attr-defined]
+    answer = dispatch.answer(node, memoryview(frame))
+    assert isinstance(answer, SlicedAnswer)
+    frame[:] = bytes(len(frame))
+    replies: list[Reply] = []
+    answer.when_complete(replies.append)
+    while not replies:
+        answer.step()
+    found = decode_response(DeleteTopicsResponse, 4, replies[0].payload)
+    assert [each.name for each in found.responses] == names
+
+
 def test_a_request_that_is_too_large_is_refused(node: Node) -> None:
     """Millions of names would take many times their size once they are decoded."""
     frame = encode_request(DeleteTopicsRequest(topic_names=["n"], timeout_ms=1), 4)
