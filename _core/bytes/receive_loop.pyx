@@ -14,6 +14,7 @@ from libc.stdlib cimport free
 from libc.string cimport memset
 
 from _core.bytes.buffer cimport Buf, grow_to, release
+from _core.bytes.eventfd cimport add_one
 
 
 cdef extern from *:
@@ -46,7 +47,6 @@ cdef extern from "<sys/socket.h>" nogil:
 cdef extern from "<unistd.h>" nogil:
     int close(int fd)
     ssize_t read(int fd, void* data, size_t size)
-    ssize_t write(int fd, const void* data, size_t size)
 
 
 cdef enum:
@@ -58,12 +58,6 @@ cdef enum:
     SLOT_ENDED = 2
 
 RECEIVED_AT_A_TIME = SLOTS
-
-
-cdef void add_one(int eventfd) noexcept nogil:
-    cdef uint64_t one = 1
-    while write(eventfd, &one, sizeof(one)) < 0 and errno == EINTR:
-        pass
 
 
 cdef class LargeInput:

@@ -9,7 +9,8 @@ Layer 0: it opens and closes no file, and reads and writes none but the descript
 """
 
 from libc.errno cimport EINTR, errno
-from libc.stdint cimport uint64_t
+
+from _core.bytes.eventfd cimport add_one
 
 
 cdef extern from "<semaphore.h>" nogil:
@@ -23,7 +24,6 @@ cdef extern from "<semaphore.h>" nogil:
 
 cdef extern from "<unistd.h>" nogil:
     int fdatasync(int fd)
-    ssize_t write(int fd, const void* data, size_t size)
 
 
 cdef enum:
@@ -71,7 +71,6 @@ cdef class SyncLoop:
 
     cdef void _sync(self) noexcept nogil:
         """Sync the files in order, the first that fails ends it; then say so."""
-        cdef uint64_t one = 1
         cdef int i = 0
         self.error = 0
         while i < self.count:
@@ -82,8 +81,7 @@ cdef class SyncLoop:
                 self.failed_at = i
                 break
         self.count = 0
-        while write(self.notice, &one, sizeof(one)) < 0 and errno == EINTR:
-            pass
+        add_one(self.notice)
 
     def begin(self, fds):
         """Ask for a sync; `notice` becomes readable when it is done, and the caller calls `end`.

@@ -1,6 +1,5 @@
 """The thread that receives large requests: it waits for no interpreter, and keeps nothing."""
 
-import ctypes
 import os
 import select
 import socket
@@ -17,6 +16,7 @@ from appliance.system.receive_thread import ReceiveThread
 from tests.support.clients.wire_client import WireClient
 from tests.support.harness.broker_harness import with_topic
 from tests.support.harness.configs import small_config
+from tests.support.harness.kept_interpreter import becomes_readable
 
 LIMIT_S = 60
 REQUEST_BYTES = 3_000_000
@@ -67,10 +67,6 @@ def await_closed(end: socket.socket) -> None:
     assert end.recv(1) == b""
 
 
-class PollFd(ctypes.Structure):
-    _fields_ = (("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short))
-
-
 def test_a_request_is_received_while_the_loop_keeps_the_interpreter(
     thread: ReceiveThread,
     client: WireClient,
@@ -82,8 +78,7 @@ def test_a_request_is_received_while_the_loop_keeps_the_interpreter(
     sent.write_bytes(REQUEST[FIRST_BYTES:] + b"the next request")
     with subprocess.Popen(("cat", sent), stdout=pair[0]):
         assert thread.try_begin(given, pair[1].fileno())
-        notice = PollFd(thread.fileno(), select.POLLIN, 0)
-        assert ctypes.PyDLL(None).poll(ctypes.byref(notice), 1, LIMIT_S * 1_000) == 1
+        assert becomes_readable(thread.fileno(), LIMIT_S * 1_000)
     assert thread.take_ended() == [given]
     assert given.received_bytes == REQUEST_BYTES
     assert pair[1].recv(100) == b"the next request"

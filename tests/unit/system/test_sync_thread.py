@@ -1,6 +1,5 @@
 """The thread that syncs files: it needs the interpreter for nothing, and loses no error."""
 
-import ctypes
 import errno
 import os
 import select
@@ -13,6 +12,7 @@ from _core.log.sync_loop import SYNC_FILES_MAX
 from appliance.errors import StorageError
 from appliance.system.files import File, OsFile, OsFileSystem
 from appliance.system.sync_thread import SyncThread
+from tests.support.harness.kept_interpreter import becomes_readable
 from tests.support.harness.live_broker import HeldDisk
 
 LIMIT_MS = 60_000
@@ -43,20 +43,13 @@ def pipe_end(path: Path) -> OsFile:
     return OsFile(path, writer)
 
 
-class PollFd(ctypes.Structure):
-    _fields_ = (("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short))
-
-
 def test_a_sync_ends_while_the_loop_keeps_the_interpreter(
     thread: SyncThread, tmp_path: Path
 ) -> None:
     """The loop lets go of it too briefly for a thread of Python to get it."""
-    keeps_interpreter = ctypes.PyDLL(None)
-    notice = PollFd(thread.fileno(), select.POLLIN, 0)
     for count in (1, SYNC_FILES_MAX):
         assert thread.try_begin([written(tmp_path / str(each)) for each in range(count)])
-        found = keeps_interpreter.poll(ctypes.byref(notice), 1, LIMIT_MS)
-        assert found == 1
+        assert becomes_readable(thread.fileno(), LIMIT_MS)
         thread.end()
         assert not thread.is_busy
         assert not is_done(thread, 0)
