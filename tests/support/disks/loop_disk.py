@@ -30,8 +30,9 @@ FITHAW: Final = 0xC0045878
 """_IOWR('X', 119, int) and 120."""
 
 BLOCK_SIZE: Final = 4096
-INODE_BLOCKS: Final = 256
-"""The first ones: more than the inodes and bitmaps take, which come first."""
+FIRST_BLOCKS: Final = 2048
+"""More than the bitmaps, the inodes and the journal take, which come first in this order, and the
+directories after them."""
 
 UMOUNT_LIMIT_S: Final = 60.0
 
@@ -110,14 +111,12 @@ class LoopDisk:
             raise
 
     def _reserve_metadata(self) -> None:
-        """Allocate the backing of the journal and the inodes, so that only data lacks room later.
+        """Allocate the backing of all but the files, so that only their data lacks room later.
 
         Otherwise ext4 may fail first: it then stops all writing, and no fsync fails.
         """
-        output = run_command("debugfs", "-R", "blocks <8>", str(self._image))
-        blocks = [int(block) for block in output.split()] + list(range(INODE_BLOCKS))
         with self._image.open("r+b", buffering=0) as image:
-            for block in blocks:
+            for block in range(FIRST_BLOCKS):
                 data = os.pread(image.fileno(), BLOCK_SIZE, block * BLOCK_SIZE)
                 os.pwrite(image.fileno(), data, block * BLOCK_SIZE)
 

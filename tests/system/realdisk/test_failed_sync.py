@@ -21,7 +21,7 @@ from tests.system.kill9.rounds import CONFIG
 from tests.system.realdisk.load import Fill, read_all
 
 DISK_BYTES = 200 * MIB
-BACKING_BYTES = 32 * MIB
+BACKING_BYTES = 36 * MIB
 MORE_RECORDS = 40
 
 
