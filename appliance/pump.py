@@ -28,6 +28,7 @@ from appliance.flush_thread import FlushThread
 from appliance.model import ColdPlace
 from appliance.release import Release
 from appliance.retention import Cleanup
+from appliance.run_merging import RunMerging
 from appliance.store.cold_reads import ColdRead
 from appliance.store.head.head_freer import Job as HeadJob
 from appliance.store.log.flush_job import FlushJob
@@ -86,6 +87,7 @@ class Pump:
             self._loop, self._guard, self._end_flush, broker.log.watermark.end_raise
         )
         self._files = FileMaker(self._jobs, broker)
+        self._merging = RunMerging(self._jobs, broker.checkpoints)
         self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="latermq-read")
         self.work = WorkThread(self._loop, self._guard, self.release.unflushed_bytes)
         self._bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-bodies")
@@ -150,9 +152,10 @@ class Pump:
                 handle.cancel()
         self._broker.log.stop_prewriting()
         self._broker.key_index.stop()
-        error = await self._flusher.stop()
-        if error is not None:  # a later sync must not make this look like a clean stop
-            self.fail(error)
+        for stopped in (self._flusher.stop(), self._merging.stop()):
+            error = await stopped
+            if error is not None:  # a later sync must not make this look like a clean stop
+                self.fail(error)
         await self._loading.stop()
         for threads in (
             self._files,
@@ -480,6 +483,7 @@ class Pump:
         self._expire()
         self.end_turn()  # writes the expiries to the log
         self._files.step()
+        self._merging.step()  # between two checkpoints
         self._checkpoint()
         self._free_head()
         self._mark_flushed()

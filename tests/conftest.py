@@ -33,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--fills", type=int, default=3, help="how often clients fill a small disk, and free it"
     )
     parser.addoption(
-        "--states", type=int, default=50_000, help="how many crash states the store is put into"
+        "--states", type=int, default=30_000, help="how many crash states the store is put into"
     )
     parser.addoption(
         "--lives", type=int, default=1_000, help="how many lives of a pair to simulate"

@@ -33,6 +33,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.work_thread": 5,
     "appliance.file_maker": 5,
     "appliance.flush_thread": 5,
+    "appliance.run_merging": 5,
     "appliance.admin": 5,
     "appliance.admin.*": 5,
     "appliance.replication.link": 5,

@@ -20,8 +20,10 @@ from appliance.replication.facts import Facts, Role
 from appliance.replication.slave import Following, HandOver, ReplicationClient
 from appliance.replication.states import State
 from appliance.replication.wire import Welcome
+from appliance.run_merging import RunMerging
 from appliance.store.follower import Follower
 from appliance.store.state.checkpointer import CheckpointJob
+from appliance.thread_jobs import ThreadJobs
 from appliance.timer_loading import TimerLoading
 from appliance.units import MS_PER_SECOND, NS_PER_MS
 
@@ -96,6 +98,7 @@ class SlaveRole(HandOver):
         self._loading = TimerLoading(
             follower.timer_memory, broker.clock, loop, self._guard, lambda: None
         )
+        self._merging = RunMerging(ThreadJobs(loop, self._guard), follower.checkpoints)
         self._client = ReplicationClient(
             follower,
             master,
@@ -246,6 +249,8 @@ class SlaveRole(HandOver):
                 self._on_caught_up()
             if self._is_handed:
                 self._client.ready()
+            if not self._is_handed:
+                self._merging.step()  # between two checkpoints
             job = None if self._is_handed else follower.step_job()
             if job is not None:
                 await asyncio.to_thread(job.run)
@@ -257,6 +262,9 @@ class SlaveRole(HandOver):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._over.wait(), pause_s)
         await self._loading.finish()
+        error = await self._merging.stop()
+        if error is not None:
+            raise error
 
     def prepare(self, term: int) -> None:
         """Take no checkpoint any more; `_tend_log` says when none is written.

@@ -116,6 +116,7 @@ class RunWriter:
     Attributes:
         version: of the format.
         path: of the file.
+        kind: of its rows.
         rows: number of rows written.
     """
 
@@ -134,6 +135,7 @@ class RunWriter:
         """Touch no file yet; `append` creates it. See `RunEntry` for the arguments."""
         self._fs = fs
         self.path = run_directory(paths, kind) / segment_name(number)
+        self.kind = kind
         self._head = HEAD.pack(RUN_MAGIC, self.version, kind, number, from_pos, to_pos)
         self._file: File | None = None
         self._size = 0

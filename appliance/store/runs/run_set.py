@@ -10,9 +10,12 @@ in the TimerLog by due time, which is the order in which a start needs them. A r
 a name is never reused, so a name in a checkpoint always means the same run, until `keep` deletes
 it.
 
+Merges of many rows are made beside the checkpoints: see `runs_merge`.
+
 The caller names the runs in a checkpoint, and uses none before `check` has passed. Layer 2.
 """
 
+import sys
 from array import array
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -25,11 +28,18 @@ from _core.state.run_loader import RunLoader
 from _core.timers.memtable import TimerMemtable
 from _core.timers.row_places import lowest_place, rows_between
 from _core.timers.run_merge import RunMerge
-from appliance.errors import CorruptionError
+from appliance.errors import CorruptionError, StorageError
 from appliance.store.paths import DataPaths, parse_segment_name
 from appliance.store.runs.merging import memtable_blocks, merged_blocks, open_reader, open_run
 from appliance.store.runs.run_files import RunEntry, run_directory
-from appliance.store.runs.runs_job import KINDS, LogMode, RunsJob
+from appliance.store.runs.runs_job import (
+    AT_ONCE_ROWS,
+    KINDS,
+    LogMode,
+    RunsJob,
+    first_to_merge,
+)
+from appliance.store.runs.runs_merge import MergeRules, RunsMerge
 from appliance.store.runs.saved_ids import SavedIds
 from appliance.store.runs.timer_memory import MEMORY_BYTES, SavedCounts, TimerMemory
 from appliance.system.files import FileSystem
@@ -133,12 +143,14 @@ class RowsNow:
 
 
 class Runs:
-    """The runs of one store. All but `RunsJob.run`, `check` and `keep` belong to the event loop.
+    """The runs of one store. All but `run` of a job, `check` and `keep` belong to the event loop.
 
     Attributes:
         entries: the runs of the last completed job: by kind, the oldest first.
         timer_memory: decides which timers are in memory.
         ids: the ids that the runs have.
+        at_once_rows: number of rows of older runs that a checkpoint merges itself.
+        merge_error: why runs could not be merged beside the last checkpoint; None if they were.
     """
 
     def __init__(
@@ -167,6 +179,13 @@ class Runs:
         self._memtable = TimerMemtable()
         self._frozen: tuple[TimerMemtable, ...] = ()
         self._job: RunsJob | None = None
+        self._merge: RunsMerge | None = None
+        self._has_merged = False
+        """`_merge` has ended, but its result was not taken."""
+        self._tried_kinds: set[int] = set()
+        """What was merged since the last checkpoint."""
+        self.at_once_rows = AT_ONCE_ROWS
+        self.merge_error: StorageError | CorruptionError | None = None
         self._pos = 0
         self._next_numbers = dict.fromkeys(KINDS, 1)
         self._is_save_wanted = False
@@ -359,12 +378,11 @@ class Runs:
             paths=self._paths,
             runs=self.entries,
             memtables=self._frozen,
+            merging=() if self._merge is None else self._merge.runs,
+            # Nothing else merges while the log is replayed.
+            at_once_rows=sys.maxsize if is_replay else self.at_once_rows,
             log_mode=self._log_mode(is_replay=is_replay),
-            live={
-                RUN_TIMERS: projections.due.pending,
-                RUN_DUE: projections.due.pending,
-                RUN_IDS: projections.ids.count,
-            },
+            live=self._live_rows(),
             topics=array("i", projections.topics_by_id),
             numbers=dict(self._next_numbers),
             from_pos=self._pos,
@@ -422,13 +440,13 @@ class Runs:
 
     def end(self, job: RunsJob) -> None:
         """Note that a job has succeeded: its entries are now those of the store."""
-        self._end_job(job)
         self._frozen = ()
         self.entries = job.entries
         self._has_log = job.has_timer_log
         self._pos = job.pos
         if job.id_readers is not None:
             self.ids.end_save(job.id_readers)
+        self._end_job(job)
 
     def abandon(self, job: RunsJob) -> None:
         """Note that a job has failed: the next one saves its memtables too."""
@@ -440,9 +458,80 @@ class Runs:
         # Even if the job failed, its names are never reused.
         self._next_numbers = dict(job.numbers)
         self._is_save_tried = self._is_save_wanted
+        self._tried_kinds.clear()
+        if self._has_merged:
+            self._take_merge()
+
+    # Merges beside checkpoints
+
+    def _live_rows(self) -> dict[int, int]:
+        """The number of rows that are not obsolete, by kind."""
+        pending = self._projections.due.pending
+        return {RUN_TIMERS: pending, RUN_DUE: pending, RUN_IDS: self._projections.ids.count}
+
+    def begin_merge(self) -> RunsMerge | None:
+        """Return a merge of many rows for a thread, or None; the caller calls `end_merge` then.
+
+        One runs at a time, beside checkpoints or without one. A kind that could not be merged, or
+        was, is not looked at again before the end of the next checkpoint.
+        """
+        if self._job is not None or self._merge is not None:
+            return None
+        live = self._live_rows()
+        for kind in KINDS:
+            present = [entry for entry in self.entries if entry.kind == kind]
+            rows = [entry.rows for entry in present]
+            first = first_to_merge(rows, 0, live[kind])
+            if kind in self._tried_kinds or sum(rows[first:]) <= self.at_once_rows:
+                continue
+            number = self._next_numbers[kind]
+            self._next_numbers[kind] += 1
+            self._tried_kinds.add(kind)
+            self._merge = RunsMerge(
+                fs=self._fs,
+                paths=self._paths,
+                rules=MergeRules(
+                    topics=array("i", self._projections.topics_by_id),
+                    forget_pos=self._projections.ids.forget_pos,
+                    is_whole=first == 0,
+                ),
+                runs=tuple(present[first:]),
+                number=number,
+            )
+            return self._merge
+        return None
+
+    def end_merge(self, merge: RunsMerge) -> None:
+        """Note that a merge has run, successfully or not."""
+        assert merge is self._merge
+        self._has_merged = True
+        if self._job is None:  # else its entries have the runs
+            self._take_merge()
+
+    def drop_merge(self) -> None:
+        """Forget a merge whose thread has ended, if there is one: its file is nobody's."""
+        self._merge = None
+        self._has_merged = False
+
+    def _take_merge(self) -> None:
+        merge = self._merge
+        assert merge is not None
+        self.drop_merge()
+        self.merge_error = merge.error
+        if merge.error is not None or merge.is_stopped:
+            return
+        count = len(merge.runs)
+        for at in range(len(self.entries) - count + 1):
+            if self.entries[at : at + count] == merge.runs:
+                made = () if merge.made is None else (merge.made,)
+                self.entries = (*self.entries[:at], *made, *self.entries[at + count :])
+                return
+        # Else the TimerLog was written anew meanwhile, or the runs of an older latermq were.
 
     def keep(self, entries: Iterable[RunEntry]) -> None:
-        """Delete all other run files; on any thread, while no job runs.
+        """Delete all other run files but that of a merge; on any thread.
+
+        No job may begin or end meanwhile.
 
         Args:
             entries: the runs that any usable checkpoint names.
@@ -451,6 +540,9 @@ class Runs:
             StorageError: a file could not be deleted.
         """
         kept = {(entry.kind, entry.number) for entry in entries}
+        merge = self._merge
+        if merge is not None:
+            kept.add((merge.kind, merge.number))
         for kind in KINDS:
             directory = run_directory(self._paths, kind)
             for name in self._fs.list_dir(directory):

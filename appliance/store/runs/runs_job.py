@@ -1,6 +1,6 @@
-"""The job that writes a checkpoint of timers and ids, on a thread: which runs it merges, and how.
+"""The job that writes a checkpoint of timers and ids, on a thread, and which runs are merged when.
 
-Layer 2.
+A checkpoint merges few rows of older runs at once; `runs_merge` does that with many. Layer 2.
 """
 
 from array import array
@@ -10,16 +10,15 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from _core.bytes.layout import RUN_DUE, RUN_IDS, RUN_TIMERS
-from _core.timers.id_filter import IdFilter
 from _core.timers.memtable import TimerMemtable
 from _core.timers.run_merge import RunMerge
 from appliance.errors import CorruptionError, StorageError
 from appliance.store.paths import DataPaths
-from appliance.store.runs.id_run import IdRunReader, IdRunWriter
+from appliance.store.runs.id_run import IdRunReader
 from appliance.store.runs.merging import memtable_blocks, merged_blocks, open_run
 from appliance.store.runs.run_files import RunEntry, RunWriter
+from appliance.store.runs.runs_merge import MergeRules, make_writer, write_merged
 from appliance.store.runs.saved_ids import open_id_runs
-from appliance.store.runs.timer_log import TimerLogWriter
 from appliance.system.files import FileSystem
 from appliance.units import MIB
 
@@ -31,6 +30,9 @@ GROWTH: Final = 3
 
 SLACK_ROWS: Final = 65_536
 """Number of obsolete rows that does not cause a full merge: a few MB, loaded in 20 ms."""
+
+AT_ONCE_ROWS: Final = 500_000
+"""A checkpoint merges that many rows of older runs itself: in a few hundred milliseconds."""
 
 PIECE_BYTES: Final = 64 * MIB
 """Memory of the rows that are sorted at once when the TimerLog is written anew."""
@@ -65,7 +67,35 @@ def first_to_merge(rows: Sequence[int], added: int, live: int) -> int:
     return first
 
 
-_WRITERS: Final = {RUN_DUE: TimerLogWriter, RUN_IDS: IdRunWriter}
+def first_at_once(
+    present: Sequence[RunEntry],
+    added: int,
+    live: int,
+    *,
+    merging: Sequence[RunEntry],
+    rows_max: int,
+) -> int:
+    """Return the index of the first run that a checkpoint merges; `len(present)`: none.
+
+    As `first_to_merge`, but without runs that have many rows, and those that are being merged.
+
+    Args:
+        present: the runs of one kind, the oldest first.
+        added, live: as for `first_to_merge`.
+        merging: runs that are being merged, perhaps of another kind.
+        rows_max: number of rows of these runs that it may merge.
+    """
+    rows = [entry.rows for entry in present]
+    least, tail = len(rows), 0
+    while least > 0 and present[least - 1] not in merging:
+        tail += rows[least - 1]
+        if tail > rows_max:
+            break
+        least -= 1
+    if least == 0:
+        return first_to_merge(rows, added, live)
+    # A merge of everything is not for a checkpoint.
+    return least + first_to_merge(rows[least:], added, tail + added)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -81,6 +111,8 @@ class RunsJob:
         from_pos: log position at which the memtables begin.
         pos: where they end: the state includes all frames below it and no others.
         forget_pos: log position; ids of timers that frames below it completed are dropped.
+        merging: runs that are being merged meanwhile, which stay as they are.
+        at_once_rows: how many rows of older runs it may merge itself.
         log_mode: what becomes of the TimerLog.
         opens_ids: open the runs of ids, for look-ups.
         known_ids: those that are open.
@@ -102,6 +134,8 @@ class RunsJob:
     from_pos: int
     pos: int
     forget_pos: int
+    merging: tuple[RunEntry, ...] = ()
+    at_once_rows: int = AT_ONCE_ROWS
     log_mode: LogMode = "merge"
     opens_ids: bool = False
     known_ids: tuple[IdRunReader, ...] = ()
@@ -154,9 +188,14 @@ class RunsJob:
 
     def _write_kind(self, kind: int) -> list[RunEntry]:
         present = [entry for entry in self.runs if entry.kind == kind]
-        rows = [entry.rows for entry in present]
         added = sum(memtable.row_count(kind) for memtable in self.memtables)
-        first = first_to_merge(rows, added, self.live[kind])
+        first = first_at_once(
+            present,
+            added,
+            self.live[kind],
+            merging=self.merging,
+            rows_max=self.at_once_rows,
+        )
         if kind == RUN_IDS and self._lacks_directories(present):
             first = 0
         if added == 0 and first == len(present):
@@ -206,36 +245,20 @@ class RunsJob:
     def _merge(self, kind: int, present: list[RunEntry], first: int) -> list[RunEntry]:
         """Merge the present runs from `first` on and the memtables into one run."""
         merged = present[first:]
-        from_pos = merged[0].from_pos if merged else self.from_pos
-        writer = self._writer(kind, from_pos)
-        if isinstance(writer, IdRunWriter):
-            added = sum(memtable.row_count(kind) for memtable in self.memtables)
-            writer.filter = IdFilter(added + sum(entry.rows for entry in merged))
-        for memtable in self.memtables:
-            memtable.sort()
-        merge = RunMerge(
-            kind,
-            source_count=len(merged) + len(self.memtables),
-            topics=self.topics,
-            is_whole=first == 0,
-            forget_pos=self.forget_pos,
+        made = write_merged(
+            self._writer(kind, merged[0].from_pos if merged else self.from_pos),
+            self.fs,
+            self.paths,
+            MergeRules(topics=self.topics, forget_pos=self.forget_pos, is_whole=first == 0),
+            merged,
+            memtables=self.memtables,
         )
-        with ExitStack() as stack:
-            sources = [open_run(stack, self.fs, self.paths, entry) for entry in merged]
-            sources += [iter(memtable_blocks(memtable, kind)) for memtable in self.memtables]
-            for block, rows in merged_blocks(merge, sources):
-                writer.append(block, rows)
-        made = writer.finish()
-        if made is None:
-            return present[:first]
-        self.fs.sync_dir(writer.path.parent)
-        return [*present[:first], made]
+        return present[:first] if made is None else [*present[:first], made]
 
     def _writer(self, kind: int, from_pos: int) -> RunWriter:
-        make = _WRITERS.get(kind, RunWriter)
         number = self.numbers[kind]
         self.numbers[kind] += 1
-        writer = make(
+        writer = make_writer(
             self.fs, self.paths, kind=kind, number=number, from_pos=from_pos, to_pos=self.pos
         )
         self._writers.append(writer)

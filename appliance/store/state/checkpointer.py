@@ -5,6 +5,9 @@
           names into the checkpoint, then removes files that no copy names
  loop     `end`
 
+Runs of many rows are merged beside that: `begin_merge`, `RunsMerge.run` on another thread, then
+`end_merge`.
+
 The checkpoint names only durable files, and no position after the flushed one. If the disk is full,
 the present checkpoint remains and the next attempt follows later. Layer 2.
 """
@@ -24,6 +27,7 @@ from appliance.store.queue.consume_queue import ConsumeQueues, UnitSyncJob
 from appliance.store.runs.run_files import RunEntry
 from appliance.store.runs.run_set import Runs
 from appliance.store.runs.runs_job import RunsJob
+from appliance.store.runs.runs_merge import RunsMerge
 from appliance.store.state import snapshot
 from appliance.store.state.snapshot import ControlState
 from appliance.store.state.state import Capture, State, encode_control
@@ -284,7 +288,7 @@ class Checkpointer:
             self._runs.abandon(job.runs)
         if job.has_units:
             self._queues.end_sync(job.units)
-        self.failure = job.error or next(iter(job.runs.damage), None)
+        self.failure = job.error or next(iter(job.runs.damage), self._runs.merge_error)
         if job.saved is None:
             self._failed_ns = self._clock.monotonic_ns()
             self._log_failure(job.control.number, self.failure)
@@ -324,6 +328,23 @@ class Checkpointer:
         for number in self._numbers_in_use():
             if number not in named:
                 self.fs.unlink(self.paths.snapshot(number))
+
+    # Merges
+
+    def begin_merge(self) -> RunsMerge | None:
+        """Return a merge to run on a thread and then pass to `end_merge`, or None."""
+        return self._runs.begin_merge()
+
+    def end_merge(self, merge: RunsMerge) -> None:
+        """Note that a merge has run, successfully or not."""
+        self._runs.end_merge(merge)
+        if merge.error is not None:
+            self.failure = merge.error
+            _log.warning("older runs could not be merged, and stay: %s", merge.error)
+
+    def drop_merge(self) -> None:
+        """Forget a merge whose thread has ended; its file goes with the next checkpoint."""
+        self._runs.drop_merge()
 
     # Stop
 

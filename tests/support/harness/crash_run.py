@@ -11,6 +11,7 @@ from typing import Final
 
 from appliance.config.config import Config
 from appliance.errors import RequestError, StorageError
+from appliance.store.runs.runs_merge import RunsMerge
 from appliance.store.state.group_frames import (
     GROUP_DELETED,
     GROUP_SAVED,
@@ -100,6 +101,9 @@ class CrashRun:
         self._epoch = -1
         self._is_serving = False
         self._failed: StorageError | None = None
+        self._merge: RunsMerge | None = None
+        self._merges_beside = self.rng.random() < 0.5
+        self.merge_count = 0
         self.harness: BrokerHarness
 
     def known(self, mode: CrashMode) -> Known:
@@ -144,6 +148,9 @@ class CrashRun:
     def _start(self) -> None:
         self.harness = BrokerHarness(self.disk, self.clock, self.config)
         self._epoch = self.harness.broker.epoch
+        self._merge, self._has_merged = None, False
+        if self._merges_beside:
+            self.harness.broker._store.runs.at_once_rows = 4
         self._is_serving = True
 
     def ask(self, request: Request) -> None:
@@ -220,6 +227,7 @@ class CrashRun:
         """
         checkpoints = self.harness.broker.checkpoints
         checkpoints.ask()
+        self._go_on_merging()
         self.harness.broker.commit()
         while (job := checkpoints.step()) is None:
             if not checkpoints.is_capturing:
@@ -228,6 +236,7 @@ class CrashRun:
             if self.rng.random() < 0.5:
                 self.flush()
             self.harness.broker.commit()
+        self._go_on_merging()
         self._meet_after(self.rng.randrange(1, 12))
         try:
             job.run()
@@ -235,8 +244,25 @@ class CrashRun:
             self.disk.meanwhile = None
         if self._failed is not None:
             raise self._failed
+        self._go_on_merging()
         checkpoints.end(job)
+        self._go_on_merging()
         return job.error is None
+
+    def _go_on_merging(self) -> None:
+        """Begin a merge, run it on its thread or note its end, as may happen at any time."""
+        checkpoints = self.harness.broker.checkpoints
+        if self._merge is None:
+            self._merge = checkpoints.begin_merge()
+        elif self.rng.random() < 0.3:
+            return
+        elif not self._has_merged:
+            self._merge.run()
+            self._has_merged = True
+        else:
+            checkpoints.end_merge(self._merge)
+            self.merge_count += self._merge.made is not None
+            self._merge, self._has_merged = None, False
 
     def _meet_after(self, call_count: int) -> None:
         """From now on let something happen, now and then, between the calls of a thread."""

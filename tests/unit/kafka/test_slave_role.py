@@ -5,10 +5,12 @@ import random
 
 import pytest
 
+from _core.bytes.layout import RUN_TIMERS
 from appliance.errors import NotReadyError, RoleError
 from appliance.pair.link_settings import ONE_MACHINE
 from appliance.pair.slave_role import Outcome, SlaveRole
 from tests.support.harness.broker_harness import BrokerHarness
+from tests.support.harness.live_broker import until
 from tests.support.harness.slave_harness import SlaveHarness
 from tests.unit.store.test_follower import write_some
 
@@ -91,6 +93,38 @@ def test_promotion_waits_until_a_lease_of_the_process_before_is_over(*, is_suspe
             await asked
 
     asyncio.run(run())
+
+
+def test_slave_merges_runs_beside_its_checkpoints() -> None:
+    master, slave, rng = BrokerHarness(), SlaveHarness(), random.Random(3)
+    runs = slave.follower.checkpoints._runs
+    runs.at_once_rows = 0
+
+    def count() -> int:
+        return sum(entry.kind == RUN_TIMERS for entry in runs.entries)
+
+    async def run() -> None:
+        role, stop = role_of(slave), asyncio.Event()
+        following = asyncio.ensure_future(role.follow(stop))
+        async with asyncio.timeout(LIMIT_S):
+            saved = 0
+            while count() >= saved:  # until several have become one
+                write_some(master, rng)
+                slave.receive(master)
+                slave.flush()
+                slave.follower.checkpoints.ask()
+                saved += 1
+                await until(lambda: slave.follower.checkpoints.saved_pos == slave.follower.end_pos)
+                await asyncio.sleep(0.1)
+            assert saved > 2
+            stop.set()
+            assert await following is Outcome.STOPPED
+
+    asyncio.run(run())
+    pending = master.broker.pending_timers
+    assert pending
+    promoted_broker = slave.promote().broker
+    assert promoted_broker.pending_timers == pending
 
 
 def test_slave_that_is_stopped_while_its_promotion_waits_is_not_promoted() -> None:
