@@ -130,6 +130,7 @@ class Gauges:
     held_timers: int = 0
     unloaded_timers: int = 0
     id_bytes: int = 0
+    unsaved_timer_bytes: int = 0
     enqueue_stopped: bool = False
     dequeue_stopped: bool = False
     enqueue_backlog: int = 0
@@ -342,6 +343,11 @@ METRICS: Final = (
         "unloaded_timers", "gauge", "Pending timers that are on the disk and not in memory, about."
     ),
     MetricInfo("id_bytes", "gauge", "Memory of ids and of the filters for ids on the disk, bytes."),
+    MetricInfo(
+        "unsaved_timer_bytes",
+        "gauge",
+        "Memory of changes of timers and ids that no checkpoint has, bytes.",
+    ),
     MetricInfo("enqueue_stopped", "gauge", "1: an operator lets delayed records be refused."),
     MetricInfo("dequeue_stopped", "gauge", "1: an operator lets all due records wait."),
     MetricInfo(

@@ -12,6 +12,7 @@ cdef enum QuotaReason:
     QUOTA_TOPIC               # of one topic
     QUOTA_SECOND              # due in one second
     QUOTA_STOPPED             # all are refused
+    QUOTA_UNSAVED             # of changes that no checkpoint has
     QUOTA_COUNT
 
 cdef class DelayNotice:

@@ -13,7 +13,7 @@ from _core.paths.delay_split cimport BatchSplitter, Fault
 from _core.queue.partition cimport Partition
 
 # By QuotaReason.
-QUOTA_REASONS = ("full", "address", "topic", "second", "stopped")
+QUOTA_REASONS = ("full", "address", "topic", "second", "stopped", "unsaved")
 
 # Kept until somebody takes them.
 NOTICES_MAX = 32

@@ -11,6 +11,7 @@ cdef class TimerQuota:
     cdef Projections projections
     cdef readonly int64_t count_max
     cdef readonly int64_t second_max
+    cdef public int64_t unsaved_max_bytes
     cdef public str refusal
     cdef public str address          # of the client whose requests are handled
     cdef public object await_again
@@ -34,6 +35,7 @@ cdef class TimerQuota:
     cdef str _check_topics(self, Partition partition, BatchSplitter s)
     cdef str _check_seconds(self, BatchSplitter s)
     cdef bint _is_near_limit(self, BatchSplitter s) noexcept nogil
+    cdef bint _is_far_ahead(self) except -1
     cdef bint _loses(self, int64_t count, int64_t limit) noexcept nogil
     cdef str _refuse(
         self, Partition partition, const Batch* b, int reason, str message, DelayNotices delays

@@ -9,10 +9,14 @@ half of the limit is used, everything is admitted, whoever asks. Beyond that, on
 half of what the others leave of the limit: then everybody finds room who has none. A topic may have
 a limit of its own, which is looked at first.
 
-A limit bounds how many timers are due in one second. Its last quarter is given away by lot, so that
-a second fills ever more slowly: of the batches that come when half of that quarter is used, every
-other one is refused. Where timers are counted by minutes alone, sixty times as many may be due in a
-minute.
+Until a checkpoint has saved them, changes of timers and ids take memory. A limit bounds what has
+changed since the last one began: whoever schedules faster than checkpoints are written is slowed
+down.
+
+A limit bounds how many timers are due in one second. The last quarter of these two limits is given
+away by lot, so that it fills ever more slowly: of the batches that come when half of that quarter
+is used, every other one is refused. Where timers are counted by minutes alone, sixty times as many
+may be due in a minute.
 
 A reply is due at once and counts for no limit, so that a full quota never keeps anybody from a
 cancel. But replies pile up if they come faster than they are delivered: those that wait are limited
@@ -34,7 +38,8 @@ from _core.bytes.layout cimport (
 )
 from _core.bytes.octets cimport load_i64, load_u32
 from _core.paths.delay_notices cimport (
-    QUOTA_ADDRESS, QUOTA_FULL, QUOTA_SECOND, QUOTA_STOPPED, QUOTA_TOPIC, DelayNotices,
+    QUOTA_ADDRESS, QUOTA_FULL, QUOTA_SECOND, QUOTA_STOPPED, QUOTA_TOPIC, QUOTA_UNSAVED,
+    DelayNotices,
 )
 from _core.paths.delay_split cimport BatchSplitter
 from _core.queue.partition cimport Partition, Topic
@@ -42,9 +47,13 @@ from _core.state.projections cimport Projections
 from _core.timers.due_charges cimport DueCharges
 from _core.timers.due_queue cimport DueQueue
 from _core.timers.id_index cimport PENDING, NamedTimer
+from _core.timers.memtable cimport TimerMemtable
 
 # Addresses whose timers are charged, 4 KiB each.
 ACCOUNTS_MAX = 1_000
+
+# Three million timers. A checkpoint begins at a third of that.
+UNSAVED_MAX_BYTES = 192 << 20
 
 cdef enum:
     REPLIES_PART = 8          # one of so many parts of the limit may be replies that wait
@@ -59,6 +68,7 @@ cdef class TimerQuota:
     Attributes:
         count_max: maximum number of pending timers.
         second_max: maximum number of those that are due in one second.
+        unsaved_max_bytes: maximum size of the memtable, at first UNSAVED_MAX_BYTES.
         refusal: why all timers are refused; None if they are not.
         address: IP address of the client whose requests are handled.
         await_again: called with partition handle, producer id and sequence of a batch of an
@@ -78,6 +88,7 @@ cdef class TimerQuota:
         self.projections = projections
         self.count_max = count_max
         self.second_max = second_max
+        self.unsaved_max_bytes = UNSAVED_MAX_BYTES
         self.address = ""
         self.accounts = {}
 
@@ -95,6 +106,13 @@ cdef class TimerQuota:
         cdef int reason
         if self.refusal is not None:
             return self._refuse(partition, b, QUOTA_STOPPED, self.refusal, delays)
+        if self._is_far_ahead():
+            message = (
+                f"{self.projections.memtable.row_bytes() >> 20} MiB of changes of delayed records "
+                "wait for the next checkpoint, which is not written fast enough; the limit is "
+                f"{self.unsaved_max_bytes >> 20} MiB"
+            )
+            return self._refuse(partition, b, QUOTA_UNSAVED, message, delays)
         message = self._check_topics(partition, s)
         if message is not None:
             return self._refuse(partition, b, QUOTA_TOPIC, message, delays)
@@ -220,8 +238,13 @@ cdef class TimerQuota:
             e += TIMER_ENTRY_SIZE
         return False
 
+    cdef bint _is_far_ahead(self) except -1:
+        """Whether a batch is refused because checkpoints are not written as fast as timers come."""
+        cdef TimerMemtable memtable = self.projections.memtable
+        return memtable is not None and self._loses(memtable.row_bytes(), self.unsaved_max_bytes)
+
     cdef bint _loses(self, int64_t count, int64_t limit) noexcept nogil:
-        """Draw lots for a batch in the last part of a slot."""
+        """Draw lots for a batch in the last part of a limit."""
         cdef int64_t part = max(limit // LOT_PART, 1)
         if count <= limit - part:
             return False

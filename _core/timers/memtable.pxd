@@ -72,6 +72,7 @@ cdef class TimerMemtable:
     # Adds a change of an id: `slot` as it is in the index now. `partition` is an index in the
     # topic, which replaces the handle.
     cdef int name(self, const NameSlot* slot, int32_t partition) except -1
+    cdef int64_t row_bytes(self) noexcept nogil
     cdef bint _sort_all(self) noexcept nogil
     cdef void _free_refs(self) noexcept nogil
     cdef void _free_all(self) noexcept nogil

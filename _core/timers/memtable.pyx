@@ -559,6 +559,9 @@ cdef class TimerMemtable:
     @property
     def memory_bytes(self):
         """Memory of the rows in bytes, not counting the memory for sorting."""
+        return self.row_bytes()
+
+    cdef int64_t row_bytes(self) noexcept nogil:
         return (
             self.pushed.chunk_count * self.pushed.row_size
             + self.completed.chunk_count * self.completed.row_size

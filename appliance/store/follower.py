@@ -123,6 +123,11 @@ class Follower:
         self.is_promoted = False
 
     @property
+    def unsaved_timer_bytes(self) -> int:
+        """Memory of changes of timers and ids that no checkpoint has."""
+        return self._start.runs.delta_bytes
+
+    @property
     def timer_memory(self) -> TimerMemory:
         """Decides which timers are in memory."""
         return self._start.runs.timer_memory

@@ -5,14 +5,15 @@ from typing import Any, Final
 
 import pytest
 
-from _core.paths.timer_quota import ACCOUNTS_MAX
+from _core.paths.timer_quota import ACCOUNTS_MAX, UNSAVED_MAX_BYTES
 from appliance.client_log import ClientLog
 from appliance.config.config import Config
-from appliance.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, MS_PER_SECOND
+from appliance.units import KIB, MIB, MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, MS_PER_SECOND
 from compat.kafka.network.delay_reports import DelayReports
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.wire_client import WireClient
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
+from tests.support.harness.checkpoints import take_checkpoint
 from tests.support.harness.configs import small_config
 from tests.support.values.raw_batch import Raw, make_batch
 from tests.support.values.record_requests import produce_request
@@ -103,6 +104,31 @@ def test_the_limit_of_all_is_exact() -> None:
     assert client.harness.tick(10) == 1
     assert send(client, "::4", held()) == 0
     assert pending(client) == MAX
+
+
+def test_changes_that_no_checkpoint_has_are_bounded_and_saving_makes_room() -> None:
+    """The last quarter fills ever more slowly; cancels and plain records need no room."""
+    assert UNSAVED_MAX_BYTES == 192 * MIB  # docs/DELAY.md says so
+    client = WireClient(with_topic(2))
+    quota = client.session.produce.quota
+    runs = client.harness.broker._store.runs
+    quota.unsaved_max_bytes = 4 * MIB
+    batch = [held(user_id=b"%d" % number) for number in range(100)]
+    accepted_at: list[int] = []
+    refused_at: list[int] = []
+    for _ in range(500):
+        error = send(client, FIRST, *batch)
+        (accepted_at if error == 0 else refused_at).append(runs.delta_bytes)
+        assert error in (0, STORAGE)
+    assert 3 * MIB < refused_at[0] < accepted_at[-1] < 4 * MIB + 256 * KIB
+    assert len(refused_at) > 50
+    assert pending(client) == len(batch)
+    refusals = client.harness.broker.collect_metrics().delay_refused
+    assert refusals["unsaved"] == len(refused_at)
+    assert send(client, FIRST, cancel(b"0"), Raw(b"now")) == 0
+    take_checkpoint(client.harness)
+    assert runs.delta_bytes < MIB
+    assert send(client, FIRST, *batch) == 0
 
 
 def test_a_recurring_record_is_charged_until_it_is_cancelled_or_replaced() -> None:
