@@ -32,8 +32,9 @@ class RunMerging:
                 self._jobs.begin(self._thread, merge.run, lambda _: self._end(merge))
 
     def _end(self, merge: RunsMerge) -> None:
-        self._merge = None
-        self._checkpoints.end_merge(merge)
+        if self._merge is merge:  # else `stop` has forgotten it
+            self._merge = None
+            self._checkpoints.end_merge(merge)
 
     async def stop(self) -> StorageError | None:
         """End the thread soon, and forget its merge; return an error that must end the process."""

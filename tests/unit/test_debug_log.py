@@ -153,6 +153,21 @@ def test_checkpoint_is_said(lines: Lines) -> None:
     assert re.fullmatch(rf"checkpoint number=1 applied={applied} bytes=\d+ took_ms=12", said)
 
 
+def test_merge_of_older_runs_is_said(lines: Lines) -> None:
+    harness = with_topic()
+    checkpoints = harness.broker.checkpoints
+    checkpoints._runs.at_once_rows = 0
+    for _ in range(4):
+        harness.produce("t", 0, [Record(b"a", headers=delay(60_000))])
+        take_checkpoint(harness)
+    merge = checkpoints.begin_merge()
+    assert merge is not None
+    harness.clock.advance_ms(12)
+    merge.run()
+    checkpoints.end_merge(merge)
+    assert lines.of("merge ") == ["merge directory=timer runs=4 rows=4 left=4 took_ms=12"]
+
+
 def test_checkpoint_that_failed_is_said(lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
     harness = BrokerHarness()
 

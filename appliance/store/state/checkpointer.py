@@ -24,7 +24,7 @@ from appliance.store.checkpoint import SavedState
 from appliance.store.log.data_files import DataFiles
 from appliance.store.paths import parse_segment_name
 from appliance.store.queue.consume_queue import ConsumeQueues, UnitSyncJob
-from appliance.store.runs.run_files import RunEntry
+from appliance.store.runs.run_files import RunEntry, run_directory
 from appliance.store.runs.run_set import Runs
 from appliance.store.runs.runs_job import RunsJob
 from appliance.store.runs.runs_merge import RunsMerge
@@ -168,7 +168,7 @@ class Checkpointer:
         self._is_asked = False
         self.failure: StorageError | CorruptionError | None = None
         self._is_debug = _log.isEnabledFor(logging.DEBUG)
-        self._began_ns = 0
+        self._began_ns = self._merge_began_ns = 0
 
     def _numbers_in_use(self) -> list[int]:
         names = map(parse_segment_name, self.fs.list_dir(self.paths.control))
@@ -333,7 +333,10 @@ class Checkpointer:
 
     def begin_merge(self) -> RunsMerge | None:
         """Return a merge to run on a thread and then pass to `end_merge`, or None."""
-        return self._runs.begin_merge()
+        merge = self._runs.begin_merge()
+        if merge is not None:
+            self._merge_began_ns = self._clock.monotonic_ns()
+        return merge
 
     def end_merge(self, merge: RunsMerge) -> None:
         """Note that a merge has run, successfully or not."""
@@ -341,6 +344,15 @@ class Checkpointer:
         if merge.error is not None:
             self.failure = merge.error
             _log.warning("older runs could not be merged, and stay: %s", merge.error)
+        elif self._is_debug:
+            _log.debug(
+                "merge directory=%s runs=%d rows=%d left=%d took_ms=%d",
+                run_directory(self.paths, merge.kind).name,
+                len(merge.runs),
+                sum(entry.rows for entry in merge.runs),
+                merge.made.rows if merge.made is not None else 0,
+                (self._clock.monotonic_ns() - self._merge_began_ns) // NS_PER_MS,
+            )
 
     def drop_merge(self) -> None:
         """Forget a merge whose thread has ended; its file goes with the next checkpoint."""

@@ -1,15 +1,18 @@
 """Runs are merged on a thread of their own: checkpoints are saved meanwhile, and a stop ends it."""
 
+import asyncio
 import errno
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from _core.bytes.layout import RUN_TIMERS
 from appliance.errors import StorageError
+from appliance.run_merging import RunMerging
 from appliance.store.runs.runs_merge import RunsMerge
+from appliance.thread_jobs import ThreadJobs
 from tests.support.harness.live_broker import LiveBroker, until
 from tests.support.values.kafka_records import Record, delay
 
@@ -107,6 +110,35 @@ async def test_a_stop_ends_a_merge(tmp_path: Path, merges: HeldMerges) -> None:
     assert f"{merge.number:020}" not in [path.name for path in directory.iterdir()]
     async with LiveBroker(tmp_path) as live:
         assert live.broker.pending_timers == scheduling.count
+
+
+async def test_a_stop_amid_a_merge_is_final_also_without_a_pump(
+    tmp_path: Path, merges: HeldMerges, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a slave that merges is promoted, and its runs go on with the master's pump."""
+    errors: list[Exception] = []
+
+    def guard(step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 (whatever it is)
+            errors.append(error)
+
+    async with LiveBroker(tmp_path) as live:
+        scheduling = Scheduling(live)
+        monkeypatch.setattr(live.server.pump._merging, "step", lambda: None)
+        for _ in range(6):
+            await scheduling.save_some()
+        await live.server.pump.stop()
+        checkpoints = live.broker.checkpoints
+        merging = RunMerging(ThreadJobs(asyncio.get_running_loop(), guard), checkpoints)
+        merging.step()
+        await until(lambda: len(merges.begun) == 1)
+        assert await merging.stop() is None
+        guard(lambda: merging._end(merges.begun[0]))  # it may be reported only now
+        assert errors == []
+        assert merges.begun[0].made is None
+        assert checkpoints.begin_merge() is not None  # the next one is free to begin
 
 
 @pytest.mark.parametrize("is_stopping", [False, True])
