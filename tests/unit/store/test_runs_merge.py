@@ -10,8 +10,11 @@ from appliance.errors import CorruptionError, StorageError
 from appliance.store.runs.run_files import RunEntry
 from appliance.store.runs.runs_job import RunsJob, first_at_once
 from appliance.store.runs.runs_merge import RunsMerge
+from tests.support.harness.broker_harness import with_topic
+from tests.support.harness.checkpoints import take_checkpoint
 from tests.support.harness.saved_history import PATHS, Play
 from tests.support.simulator.sim_fs import SimFileSystem
+from tests.support.values.kafka_records import Record, delay
 
 AT_ONCE = 6
 
@@ -248,3 +251,42 @@ def test_a_checkpoint_merges_few_rows_and_no_run_that_is_being_merged() -> None:
         assert not set(runs[first:]) & set(merging)
         merged += len(runs) - first
     assert merged > 1_000
+
+
+def test_checkpoints_of_a_replay_merge_all_themselves() -> None:
+    """Nothing else does then, and a long one has thousands of them."""
+    play = MergingPlay(4)
+    play.runs.at_once_rows = 0
+    count = 0
+    for pos in play.ends[::6]:
+        play.go_to(pos)
+        job = play.runs.freeze(pos, is_replay=True)
+        job.run()
+        play.runs.end(job)
+        count += 1
+    assert count > 40
+    assert len(of_kind(play.runs.entries, RUN_IDS)) < 12
+
+
+def test_a_failed_merge_is_a_failure_of_the_checkpoints_until_one_succeeds() -> None:
+    harness = with_topic()
+    checkpoints = harness.broker.checkpoints
+    checkpoints._runs.at_once_rows = 0
+    for number in range(4):
+        harness.produce("t", 0, [Record(b"%d" % number, headers=delay(60_000))])
+        take_checkpoint(harness)
+    merge = checkpoints.begin_merge()
+    assert merge is not None
+    spare, harness.disk.free = harness.disk.free, 10
+    merge.run()
+    checkpoints.end_merge(merge)
+    assert checkpoints.failure is merge.error is not None
+    harness.disk.free = spare
+    take_checkpoint(harness)
+    assert checkpoints.failure is merge.error
+    merge = checkpoints.begin_merge()
+    assert merge is not None
+    merge.run()
+    checkpoints.end_merge(merge)
+    take_checkpoint(harness)
+    assert checkpoints.failure is None
