@@ -131,6 +131,8 @@ class Gauges:
     unloaded_timers: int = 0
     id_bytes: int = 0
     unsaved_timer_bytes: int = 0
+    checkpoint_failed: bool = False
+    checkpoint_lag_bytes: int = 0
     enqueue_stopped: bool = False
     dequeue_stopped: bool = False
     enqueue_backlog: int = 0
@@ -314,7 +316,11 @@ METRICS: Final = (
         "recycled_segments", "counter", "Freed segments whose files were kept for later segments."
     ),
     MetricInfo("flushes", "counter", "Syncs of the log."),
-    MetricInfo("delivery_lateness_seconds", "histogram", "Delivery minus due time, in seconds."),
+    MetricInfo(
+        "delivery_lateness_seconds",
+        "histogram",
+        "Delivery minus due time, in seconds, of records that were not held back.",
+    ),
     MetricInfo("flush_seconds", "histogram", "Duration of a sync of the log, in seconds."),
     MetricInfo("connections", "gauge", "Open connections of Kafka clients."),
     MetricInfo("admin_connections", "gauge", "Open connections to the admin address."),
@@ -347,6 +353,14 @@ METRICS: Final = (
         "unsaved_timer_bytes",
         "gauge",
         "Memory of changes of timers and ids that no checkpoint has, bytes.",
+    ),
+    MetricInfo(
+        "checkpoint_failed",
+        "gauge",
+        "1: the last checkpoint, or a merge of older runs, failed; it is tried again.",
+    ),
+    MetricInfo(
+        "checkpoint_lag_bytes", "gauge", "Size of the log that the last checkpoint does not have."
     ),
     MetricInfo("enqueue_stopped", "gauge", "1: an operator lets delayed records be refused."),
     MetricInfo("dequeue_stopped", "gauge", "1: an operator lets all due records wait."),

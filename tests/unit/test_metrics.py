@@ -15,6 +15,7 @@ from appliance.broker import Broker
 from appliance.kafka_facade import KAFKA_FACADE
 from appliance.metrics import LATENESS_BOUNDS_SECONDS, METRICS, Gauges, Metrics, render
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
+from tests.support.harness.checkpoints import take_checkpoint
 from tests.support.harness.slave_harness import SlaveHarness
 from tests.support.values.kafka_records import Record, delay
 
@@ -136,6 +137,29 @@ def page(broker: Broker) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]
     return parse(text)
 
 
+def test_checkpoints_that_fail_or_lag_are_seen() -> None:
+    harness = with_topic()
+    lag, failed = ("latermq_checkpoint_lag_bytes", ()), ("latermq_checkpoint_failed", ())
+    take_checkpoint(harness)
+    assert (page(harness.broker)[lag], page(harness.broker)[failed]) == (0, 0)
+    before = harness.broker.committed_pos
+    harness.produce("t", 0, [Record(b"a", headers=delay(1_000))])
+    harness.flush()
+    assert page(harness.broker)[lag] == harness.broker.committed_pos - before > 0
+    assert page(harness.broker)["latermq_unsaved_timer_bytes", ()] > 0
+    spare, harness.disk.free = harness.disk.free, 10
+    assert take_checkpoint(harness).error is not None
+    samples = page(harness.broker)
+    assert samples[failed] == 1
+    assert samples[lag] > 0
+    harness.disk.free = spare
+    harness.clock.advance_ms(5_000)  # until the next attempt
+    take_checkpoint(harness)
+    samples = page(harness.broker)
+    assert (samples[lag], samples[failed]) == (0, 0)
+    assert samples["latermq_unsaved_timer_bytes", ()] == 0
+
+
 def test_a_slave_shows_what_it_has() -> None:
     master, slave = with_topic(), SlaveHarness()
     empty = page(slave.broker)
@@ -151,6 +175,11 @@ def test_a_slave_shows_what_it_has() -> None:
     assert samples["latermq_log_visible_pos", ()] == samples["latermq_log_wrote_pos", ()] == end
     assert samples["latermq_disk_free_bytes", ()] > 0
     assert samples["latermq_id_bytes", ()] > 0
+    assert samples["latermq_unsaved_timer_bytes", ()] > 0
+    assert samples["latermq_checkpoint_lag_bytes", ()] == end - slave.follower.start_pos
+    slave.checkpoint()
+    assert page(slave.broker)["latermq_checkpoint_lag_bytes", ()] == 0
+    assert page(slave.broker)["latermq_unsaved_timer_bytes", ()] == 0
     assert samples["latermq_admin_connections", ()] == 1
     slave.broker.slave().collect_metrics()
     assert page(slave.broker)["latermq_requests_total", (("api", "Fetch"),)] == 0

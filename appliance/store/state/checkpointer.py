@@ -186,6 +186,11 @@ class Checkpointer:
         """Log position up to which the newest saved state has everything; -1: there is none."""
         return self._applied
 
+    @property
+    def lag_bytes(self) -> int:
+        """Size of the log that the newest saved state does not have."""
+        return self._log.pointers.committed - max(self._applied, self._log.start_pos)
+
     def ask(self) -> None:
         """Request a checkpoint as soon as possible, even if little has changed."""
         self._is_asked = True
