@@ -36,6 +36,10 @@ UNITS_IN_MEMORY_MAX: Final = 16_384
 UNITS_SAVED_AT: Final = 128
 """Fewer are not worth a write; a checkpoint saves any number."""
 
+FILES_PER_SLICE: Final = 16
+"""New files that a slice of a checkpoint makes on the loop: each takes 0.1 ms, some ms on a busy
+disk. Most files were made ahead by a thread."""
+
 UNITS_PER_SLICE: Final = 131_072
 """Units that the loop writes at a time: 2.6 MB, about 2 ms."""
 
@@ -176,6 +180,8 @@ class ConsumeQueues:
         self._made: set[tuple[int, int]] = set()
         """Files that a thread has made and that no units were written to yet."""
         self._serial = 0
+        self._new_file_count = 0
+        """Files that were made on the loop."""
         self._begun: Partition | None = None
         """What `save_some` has not finished."""
         self.flushed: Callable[[], int] = lambda: ANYWHERE
@@ -280,7 +286,10 @@ class ConsumeQueues:
                 checkpoint fails.
         """
         left = UNITS_PER_SLICE
+        new_files_max = self._new_file_count + FILES_PER_SLICE
         for _ in range(partitions_max):
+            if self._new_file_count >= new_files_max:
+                break
             partition, self._begun = self._begun or next(partitions, None), None
             if partition is None:
                 return False
@@ -327,6 +336,7 @@ class ConsumeQueues:
         if not self._fs.exists(path):
             # The checkpoint's thread syncs them; here the loop would wait for the disk.
             self._fs.make_dirs(path.parent, is_synced=False)
+            self._new_file_count += 1
         file = self._fs.open(path, create=True)
         named = self._named.setdefault(partition.handle, set())
         self._made.discard(key)

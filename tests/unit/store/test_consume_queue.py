@@ -3,6 +3,7 @@
 import errno
 import random
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -476,3 +477,24 @@ def test_a_checkpoint_saves_units_in_slices(
         left.append(partition.unsaved_count)
     assert left == [15, 5]
     assert partition.unsaved_count == 0
+
+
+def test_a_checkpoint_makes_few_files_in_a_slice() -> None:
+    """Of partitions with few units, before a thread has made their files."""
+    harness = with_topic(50)
+    client = WireClient(harness)
+    for index in range(50):
+        client.produce("t", index, make_batch([Raw(b"x")]))
+    queues = harness.broker._store._queues
+    waiting = iter(partitions_of(harness))
+
+    def file_count() -> int:
+        directory = DataPaths(harness.config.data_dir).consume_queue
+        return sum(path.is_relative_to(directory) for path in harness.disk.files())
+
+    counts = [file_count()]
+    while queues.save_some(waiting, partitions_max=128):
+        counts.append(file_count())
+    assert [after - before for before, after in pairwise(counts)] == [16, 16, 16]
+    assert file_count() - counts[0] == 50
+    assert all(each.unsaved_count == 0 for each in partitions_of(harness))
