@@ -152,8 +152,8 @@ class Pump:
                 handle.cancel()
         self._broker.log.stop_prewriting()
         self._broker.key_index.stop()
-        for stopped in (self._flusher.stop(), self._merging.stop()):
-            error = await stopped
+        for stop in (self._flusher.stop, self._merging.stop):
+            error = await stop()
             if error is not None:  # a later sync must not make this look like a clean stop
                 self.fail(error)
         await self._loading.stop()
