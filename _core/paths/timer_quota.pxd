@@ -35,7 +35,7 @@ cdef class TimerQuota:
     cdef str _check_topics(self, Partition partition, BatchSplitter s)
     cdef str _check_seconds(self, BatchSplitter s)
     cdef bint _is_near_limit(self, BatchSplitter s) noexcept nogil
-    cdef bint _is_far_ahead(self) except -1
+    cdef int64_t _unsaved_bytes(self) except -1
     cdef bint _loses(self, int64_t count, int64_t limit) noexcept nogil
     cdef str _refuse(
         self, Partition partition, const Batch* b, int reason, str message, DelayNotices delays

@@ -10,8 +10,7 @@ half of what the others leave of the limit: then everybody finds room who has no
 a limit of its own, which is looked at first.
 
 Until a checkpoint has saved them, changes of timers and ids take memory. A limit bounds what has
-changed since the last one began: whoever schedules faster than checkpoints are written is slowed
-down.
+changed and is not saved: whoever schedules faster than checkpoints are written is slowed down.
 
 A limit bounds how many timers are due in one second. The last quarter of these two limits is given
 away by lot, so that it fills ever more slowly: of the batches that come when half of that quarter
@@ -68,7 +67,8 @@ cdef class TimerQuota:
     Attributes:
         count_max: maximum number of pending timers.
         second_max: maximum number of those that are due in one second.
-        unsaved_max_bytes: maximum size of the memtable, at first UNSAVED_MAX_BYTES.
+        unsaved_max_bytes: maximum size of changes that no checkpoint has, at first
+            UNSAVED_MAX_BYTES.
         refusal: why all timers are refused; None if they are not.
         address: IP address of the client whose requests are handled.
         await_again: called with partition handle, producer id and sequence of a batch of an
@@ -106,10 +106,10 @@ cdef class TimerQuota:
         cdef int reason
         if self.refusal is not None:
             return self._refuse(partition, b, QUOTA_STOPPED, self.refusal, delays)
-        if self._is_far_ahead():
+        if self._loses(self._unsaved_bytes(), self.unsaved_max_bytes):
             message = (
-                f"{self.projections.memtable.row_bytes() >> 20} MiB of changes of delayed records "
-                "wait for the next checkpoint, which is not written fast enough; the limit is "
+                f"{self._unsaved_bytes() >> 20} MiB of changes of delayed records wait for a "
+                "checkpoint, which fails or is not written fast enough; the limit is "
                 f"{self.unsaved_max_bytes >> 20} MiB"
             )
             return self._refuse(partition, b, QUOTA_UNSAVED, message, delays)
@@ -238,10 +238,10 @@ cdef class TimerQuota:
             e += TIMER_ENTRY_SIZE
         return False
 
-    cdef bint _is_far_ahead(self) except -1:
-        """Whether a batch is refused because checkpoints are not written as fast as timers come."""
+    cdef int64_t _unsaved_bytes(self) except -1:
+        """Memory of the changes that no checkpoint has."""
         cdef TimerMemtable memtable = self.projections.memtable
-        return memtable is not None and self._loses(memtable.row_bytes(), self.unsaved_max_bytes)
+        return 0 if memtable is None else memtable.row_bytes() + memtable.older_bytes
 
     cdef bint _loses(self, int64_t count, int64_t limit) noexcept nogil:
         """Draw lots for a batch in the last part of a limit."""

@@ -53,6 +53,7 @@ cdef class TimerMemtable:
     cdef Rows completed
     cdef Rows named        # NameSlot, with the partition's index instead of its handle
     cdef bint is_sorted
+    cdef public int64_t older_bytes
     cdef readonly int64_t unplaced    # completed timers whose due times are not known
     cdef SortedRows sorted_pushed
     cdef SortedRows sorted_completed

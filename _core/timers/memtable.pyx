@@ -253,6 +253,7 @@ cdef class TimerMemtable:
 
     Attributes:
         is_sorted: whether `sort` was called. No row may be added then.
+        older_bytes: memory of older memtables that no run has yet either; its owner says so.
         unplaced: number of completed timers whose due times are not known: a frame of an older
             latermq completed them. With any, it has no rows for the TimerLog.
     """

@@ -373,6 +373,7 @@ class Runs:
         else:
             self._frozen = (*self._frozen, self._memtable)
         self._memtable = projections.memtable = TimerMemtable()
+        self._memtable.older_bytes = sum(memtable.memory_bytes for memtable in self._frozen)
         self._job = RunsJob(
             fs=self._fs,
             paths=self._paths,
@@ -441,6 +442,7 @@ class Runs:
     def end(self, job: RunsJob) -> None:
         """Note that a job has succeeded: its entries are now those of the store."""
         self._frozen = ()
+        self._memtable.older_bytes = 0
         self.entries = job.entries
         self._has_log = job.has_timer_log
         self._pos = job.pos
@@ -518,6 +520,8 @@ class Runs:
         assert merge is not None
         self.drop_merge()
         self.merge_error = merge.error
+        if merge.error is not None and merge.is_damage and merge.kind == RUN_DUE:
+            self._has_log = False  # the next checkpoint writes it anew, from the runs of timers
         if merge.error is not None or merge.is_stopped:
             return
         count = len(merge.runs)

@@ -41,7 +41,7 @@ def make_writer(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeRules:
-    """Which rows say nothing any more.
+    """Which rows are obsolete.
 
     Attributes:
         topics: ids of existing topics.
@@ -117,6 +117,7 @@ class RunsMerge:
         number: the name of the new one.
         made: after `run`: the new run; None if no rows are left.
         error: after `run`: why there is no result; None if there is one.
+        is_damage: the error is of one of the runs, not of the new one.
     """
 
     fs: FileSystem
@@ -126,6 +127,7 @@ class RunsMerge:
     number: int
     made: RunEntry | None = None
     error: StorageError | CorruptionError | None = None
+    is_damage: bool = False
     is_stopped: bool = False
 
     @property
@@ -157,13 +159,11 @@ class RunsMerge:
                 self.runs,
                 is_stopped=lambda: self.is_stopped,
             )
-        except CorruptionError as error:
+        except (StorageError, CorruptionError) as error:
             writer.discard()
             self.error = error
-        except StorageError as error:
-            writer.discard()
-            self.error = error
-            if error.is_fatal:
+            self.is_damage = error.path != writer.path
+            if isinstance(error, StorageError) and error.is_fatal:
                 raise
 
     def stop(self) -> None:

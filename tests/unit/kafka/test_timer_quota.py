@@ -131,6 +131,29 @@ def test_changes_that_no_checkpoint_has_are_bounded_and_saving_makes_room() -> N
     assert send(client, FIRST, *batch) == 0
 
 
+def test_changes_are_bounded_while_checkpoints_fail_again_and_again() -> None:
+    """Each attempt begins a new memtable and keeps the one before."""
+    client = WireClient(with_topic(2))
+    harness = client.harness
+    client.session.produce.quota.unsaved_max_bytes = 8 * MIB
+    runs = harness.broker._store.runs
+    batch = [held(user_id=b"%d" % number) for number in range(100)]
+    refused = 0
+    for number in range(1_000):
+        refused += send(client, FIRST, *batch) != 0
+        if number % 100 == 99:
+            spare, harness.disk.free = harness.disk.free, 100
+            assert take_checkpoint(harness).error is not None
+            harness.disk.free = spare
+            harness.clock.advance_ms(5_000)  # until the next attempt
+    assert refused > 100
+    assert 6 * MIB < runs.delta_bytes < 9 * MIB
+    assert send(client, FIRST, cancel(b"0"), Raw(b"now")) == 0
+    assert take_checkpoint(harness).error is None
+    assert send(client, FIRST, *batch) == 0
+    assert runs.delta_bytes < MIB
+
+
 def test_a_recurring_record_is_charged_until_it_is_cancelled_or_replaced() -> None:
     client = quota_client()
 

@@ -233,6 +233,28 @@ def test_a_merge_that_fails_leaves_the_runs_says_why_and_is_tried_after_a_checkp
     assert (play.runs.merge_error is None) == (not is_damaged)
 
 
+def test_a_damaged_timer_log_is_written_anew_after_a_merge_has_found_it() -> None:
+    play = prepared()
+    first = begun(play)
+    first.run()
+    play.runs.end_merge(first)
+    merge = begun(play)
+    assert merge.kind == RUN_DUE
+    path, size = merge.runs[1].path(PATHS), merge.runs[1].size
+    octet = play.disk.open(path).pread(1, size // 2)
+    play.disk.open(path).pwritev([bytes([octet[0] ^ 1])], size // 2)
+    merge.run()
+    play.runs.end_merge(merge)
+    assert isinstance(play.runs.merge_error, CorruptionError)
+    assert not play.runs.has_timer_log
+    for _ in range(3):
+        play.go_on_saving()
+    assert play.runs.has_timer_log
+    assert not set(merge.runs) & set(play.runs.entries)
+    play.restart(play.runs.entries, play.pos)
+    assert play.state() == play.expected_state()
+
+
 def entry(rows: int, number: int = 1) -> RunEntry:
     return RunEntry(kind=RUN_TIMERS, number=number, size=1, crc=1, rows=rows, from_pos=0, to_pos=1)
 
