@@ -168,6 +168,16 @@ def test_the_file_of_a_merge_stays_until_it_is_named_and_goes_if_it_is_dropped()
     assert path not in files(play.disk)
 
 
+def test_the_file_of_a_merge_and_its_name_are_durable_before_a_checkpoint_can_name_it() -> None:
+    play = prepared()
+    merge = begun(play)
+    merge.run()
+    assert merge.made is not None
+    path = merge.made.path(PATHS)
+    after_cut = play.disk.crashed("dropped", random.Random(1))
+    assert after_cut.files().get(path) == play.disk.files()[path]
+
+
 def test_a_merge_that_is_stopped_leaves_no_file_and_the_runs_as_they_are() -> None:
     play = prepared()
     entries, before = play.runs.entries, files(play.disk)
