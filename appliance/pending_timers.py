@@ -6,6 +6,7 @@ Layer 4; on the event loop.
 """
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
@@ -23,7 +24,7 @@ from appliance.model import TimerState, TimerStateName
 from appliance.store.message_store import MessageStore
 from appliance.store.runs.saved_ids import SavedIds
 from appliance.system.clock import Clock
-from appliance.units import MS_PER_HOUR, MS_PER_MINUTE, MS_PER_SECOND
+from appliance.units import MS_PER_MINUTE, MS_PER_SECOND
 
 NEXT_DUE_ENTRIES: Final = 65_536
 """Cancelled timers that are passed over to find the next that is due: a few ms."""
@@ -37,9 +38,6 @@ KEPT_MAX: Final = 10_000
 INTERVALS_DEFAULT: Final = 60
 LEVEL_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 """RocketMQ's name of the topic that has a queue for each delay level."""
-
-SECONDS_SPAN_MS: Final = 47 * MS_PER_HOUR
-"""How far ahead timers are counted by seconds, about: 48 hours, less what passes meanwhile."""
 
 EVER_MS: Final = 1 << 62
 TimerPlace = tuple[int, int, int]
@@ -182,24 +180,6 @@ class PurgedTimers:
 
     cancelled: int
     left: int
-
-
-def forecast_from(now_ms: int, step_ms: int, span_ms: int, loaded_ms: int = EVER_MS) -> int:
-    """Return where a forecast from now on begins.
-
-    It is the second or, if it reaches beyond the seconds that are counted, the minute: so that no
-    timer needs to be looked at.
-
-    Args:
-        now_ms: epoch ms.
-        step_ms: the length of its intervals.
-        span_ms: that of all of them.
-        loaded_ms: up to where timers are in memory; others are not counted by seconds.
-    """
-    is_far = span_ms > SECONDS_SPAN_MS or now_ms + span_ms >= loaded_ms
-    if step_ms % MS_PER_MINUTE == 0 and is_far:
-        return now_ms - now_ms % MS_PER_MINUTE
-    return now_ms - now_ms % MS_PER_SECOND if step_ms % MS_PER_SECOND == 0 else now_ms
 
 
 class PendingTimers:
@@ -383,7 +363,7 @@ class PendingTimers:
 
         Args:
             timers: timers in their order; the id of each, b"" for a timer without one; and its
-                delay level, 0 for none.
+                delay level, 0 for none. REQUIRES: as `move`, for each.
 
         Returns:
             How many were cancelled: durably once the log is durable up to `Broker.wrote_pos`.
@@ -391,10 +371,12 @@ class PendingTimers:
         Raises:
             DiskFullError: the disk is full; some may be cancelled.
         """
-        pending = self._still_pending([timer for timer, _, _ in timers])
+        near_count = bisect_left(timers, self.loaded_ms, key=lambda each: each[0][0])
+        pending = self._still_pending([timer for timer, _, _ in timers[:near_count]])
         by_partition: dict[int, list[CancelledTimer]] = {}
         for timer, user_id, level in timers:
-            if timer in pending and self._names(timer, user_id):
+            is_pending = timer[0] >= self.loaded_ms or timer in pending
+            if is_pending and self._names(timer, user_id):
                 found = (timer[1], timer[2], user_id, timer[0], level)
                 by_partition.setdefault(timer[3], []).append(found)
         for handle, cancelled in by_partition.items():
@@ -437,11 +419,19 @@ class PendingTimers:
         found, _, _ = due_list.page((due_ms, accept_pos, index - 1), 1, EVER_MS)
         return found[0] if found and found[0][:3] == place else None
 
-    def move(self, timer: ListedTimer, frame: bytes, due_ms: int) -> TimerPlace | None:
+    def _is_pending(self, timer: ListedTimer) -> bool:
+        """Return whether a listed timer is in the due queue, or on the disk alone."""
+        return timer[0] >= self.loaded_ms or self.at_place(timer[:3]) == timer
+
+    def move(
+        self, timer: ListedTimer, user_id: bytes, frame: bytes, due_ms: int
+    ) -> TimerPlace | None:
         """Give a timer another due time, if it is still at its place.
 
         Args:
-            timer: its place and partition.
+            timer: its place and partition. REQUIRES: if it is not in memory, no `purge` and no
+                `move` since it was listed. Only they complete such a timer if it has no id.
+            user_id: its id; b"" if it has none. REQUIRES: what the id names is in memory.
             frame: the whole frame that holds its record, checked.
             due_ms: the new due time, epoch ms.
 
@@ -454,7 +444,7 @@ class PendingTimers:
             FindError: it cannot be moved; the error says why.
         """
         partition = self.find_partition(timer)
-        if partition is None or self.at_place(timer[:3]) != timer:
+        if partition is None or not (self._is_pending(timer) and self._names(timer, user_id)):
             return None
         try:
             accept_pos = self._mover.move(
@@ -506,6 +496,25 @@ class PendingTimers:
             if is_complete:
                 break
 
+    def forecast(self, from_ms: int, step_ms: int, interval_count: int) -> TimerCounts | None:
+        """Count the timers of all topics by intervals of their due times, at no scan cost.
+
+        They are counted as they come and go: by seconds for 48 hours, and by minutes beyond.
+
+        Args:
+            from_ms, step_ms: where the first interval begins, epoch ms, and how long each is.
+            interval_count: how many.
+
+        Returns:
+            None if these intervals are not of whole seconds or minutes, or nobody has counted them.
+        """
+        counts = array("q", bytes(8 * interval_count))
+        before = self._projections.due.tally(counts, from_ms, step_ms)
+        if before < 0:
+            return None
+        after = self.count - before - sum(counts)
+        return TimerCounts(from_ms, step_ms, counts.tolist(), before, after)
+
     def steps_of_count(
         self,
         selection: TimerSelection,
@@ -514,10 +523,7 @@ class PendingTimers:
         counts: "array[int]",
         until_ms: int = EVER_MS,
     ) -> Iterator[TimerCounts | None]:
-        """Count timers by intervals of their due times; yield None until all are counted.
-
-        The timers of all topics are counted as they come and go: by seconds for 48 hours, and by
-        minutes beyond. Other intervals, and those of one topic, look at each timer.
+        """Count timers by intervals of their due times; yield None until all are looked at.
 
         Args:
             selection: which timers; its due times are not looked at.
@@ -528,15 +534,6 @@ class PendingTimers:
         Raises:
             FindError: there is no such topic or partition.
         """
-        if selection.topic is None:
-            steps = counts[:-1]
-            before = self._projections.due.tally(steps, from_ms, step_ms)
-            if before >= 0:
-                after = self.count - before - sum(steps)
-                yield TimerCounts(from_ms, step_ms, steps.tolist(), before, after)
-                return
-        while until_ms == EVER_MS and not self.want_loaded(EVER_MS):
-            yield None
         due_list, reached = self._due_list(selection, (from_ms, until_ms)), -1
         while (reached := due_list.count(counts, step_ms, reached, STEP_ENTRIES)) >= 0:
             yield None

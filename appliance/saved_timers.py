@@ -63,13 +63,13 @@ class SavedTimers:
         page = TimerPage(
             load=load, limit=limit, end_pos=self._store.log.pointers.visible, after=after
         )
-        if selection.topic is not None:
-            page.topic_id, page.partition = self._target(selection)
+        page.topic_id, page.partition = self._target(selection)
         return page
 
     def _target(self, selection: TimerSelection) -> tuple[int, int]:
-        """Return the topic id and the partition of a selection of one topic; -1: all partitions."""
-        assert selection.topic is not None
+        """Return the topic id and the partition of a selection; -1: all."""
+        if selection.topic is None:
+            return -1, -1
         topic = self._store.state.topics.find(selection.topic)
         # Nothing has a topic that was deleted meanwhile.
         topic_id = 0 if topic is None else topic.topic_id
@@ -78,12 +78,12 @@ class SavedTimers:
     def tally(
         self, request: TimerCountRequest, due_ms: int, from_ms: int, counts: "array[int]"
     ) -> TimerTally | None:
-        """Return what counts timers of one topic, on a thread; None: ask again soon.
+        """Return what counts timers, on a thread; None: ask again soon.
 
         It may end before the last timer: `load.until_ms` says where the next one goes on.
 
         Args:
-            request: of a topic.
+            request: says which.
             due_ms: from when on the timers are due, epoch ms; not before the time up to which
                 timers are in memory.
             from_ms: where the first interval begins.

@@ -61,14 +61,18 @@ class TimerMoves:
             )
 
     def move_placed(
-        self, topic: Topic, timer: ListedTimer, frame: bytes, due_ms: int | None
+        self,
+        topic: Topic,
+        timer: ListedTimer,
+        user_id: bytes,
+        frame: bytes,
+        due_ms: int | None,
     ) -> TimerPlace | None:
         """Move a timer that may have no id, in one frame of the log that keeps its record.
 
         Args:
             topic: its topic.
-            timer: its place when its record was read.
-            frame: the whole frame that holds its record, checked.
+            timer, user_id, frame: as `PendingTimers.move` requires them.
             due_ms: the new due time, epoch ms; None to deliver it now.
 
         Returns:
@@ -78,7 +82,8 @@ class TimerMoves:
             DiskFullError, FindError: as `move`.
         """
         self.check(topic, due_ms)
-        return self._timers.move(timer, frame, self._clock.wall_ms() if due_ms is None else due_ms)
+        at_ms = self._clock.wall_ms() if due_ms is None else due_ms
+        return self._timers.move(timer, user_id, frame, at_ms)
 
     def move(
         self,

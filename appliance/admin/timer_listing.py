@@ -15,7 +15,7 @@ from appliance.cron_rules import CronError
 from appliance.errors import CorruptionError, FindError, NotReadyError, StorageError
 from appliance.find import LIMIT_DEFAULT, LIMIT_MAX, octets_for_json, until
 from appliance.model import TimerState
-from appliance.offline.frame_items import Item
+from appliance.offline.frame_items import Frame, Item
 from appliance.pending_timers import (
     EVER_MS,
     INTERVALS_DEFAULT,
@@ -27,12 +27,11 @@ from appliance.pending_timers import (
     TimerListRequest,
     TimerPlace,
     TimerSelection,
-    forecast_from,
 )
 from appliance.pump import Pump
 from appliance.saved_timers import TALLIED_TOGETHER
 from appliance.timer_reader import UNREADABLE, TimerReader
-from appliance.units import MS_PER_MINUTE, MS_PER_SECOND, NS_PER_MS
+from appliance.units import MS_PER_HOUR, MS_PER_MINUTE, MS_PER_SECOND, NS_PER_MS
 
 LOADED_PAUSE_S: Final = 0.005
 """Between two looks whether more timers are loaded."""
@@ -49,9 +48,17 @@ INSTANTS_SHOWN: Final = 5
 PURGED_TOGETHER: Final = 1_000
 """Timers that are cancelled in one turn of the loop, in a frame for each partition."""
 
+PURGE_PAGE: Final = 16 * PURGED_TOGETHER
+"""Timers that a purge lists together: a list begins with those of the same ms that went before."""
+
 INTERVALS_MAX: Final = 10_000
 
 STEP_MAX_MS: Final = 1 << 40
+
+INDEX_MAX: Final = (1 << 31) - 1
+
+SECONDS_SPAN_MS: Final = 47 * MS_PER_HOUR
+"""How far ahead timers are counted by seconds, about: 48 hours, less what passes meanwhile."""
 
 LEFT: Final = "no pending record is there: it was delivered, cancelled or rescheduled, or is due"
 
@@ -116,6 +123,32 @@ def parse_place(text: str) -> TimerPlace:
     return due_ms, accept_pos, index
 
 
+def forecast_from(now_ms: int, step_ms: int, span_ms: int, loaded_ms: int = EVER_MS) -> int:
+    """Return where a forecast from now on begins.
+
+    It is the second or, if it reaches beyond the seconds that are counted, the minute: so that no
+    timer needs to be looked at.
+
+    Args:
+        now_ms: epoch ms.
+        step_ms: the length of its intervals.
+        span_ms: that of all of them.
+        loaded_ms: up to where timers are in memory; others are not counted by seconds.
+    """
+    is_far = span_ms > SECONDS_SPAN_MS or now_ms + span_ms >= loaded_ms
+    if step_ms % MS_PER_MINUTE == 0 and is_far:
+        return now_ms - now_ms % MS_PER_MINUTE
+    return now_ms - now_ms % MS_PER_SECOND if step_ms % MS_PER_SECOND == 0 else now_ms
+
+
+def _just_before(place: TimerPlace) -> TimerPlace | None:
+    """Return a place that no timer has, after all that come before `place`; None if none do."""
+    due_ms, accept_pos, index = place
+    if index:
+        return due_ms, accept_pos, index - 1
+    return (due_ms, accept_pos - 1, INDEX_MAX) if accept_pos else None
+
+
 def _token(timer: ListedTimer | TimerPlace) -> str:
     return ".".join(map(str, timer[:3]))
 
@@ -126,6 +159,8 @@ class TimerListing:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._turn = asyncio.Lock()
+        self._change = asyncio.Lock()
+        """A purge or a move is under way: no other one completes what it has listed."""
 
     async def list_timers(self, pump: Pump, request: TimerListRequest) -> str:
         """Answer a request as JSON. Records are read on a thread.
@@ -222,6 +257,14 @@ class TimerListing:
             count = min(2 * count, TALLIED_TOGETHER)  # few are of this topic, or pending still
         return True
 
+    async def _at(
+        self, pump: Pump, place: TimerPlace, bodies: dict[int, int]
+    ) -> ListedTimer | None:
+        """Return the timer at a place, None if it has left it; `bodies`: see `_next`."""
+        there = TimerSelection(due=(place[0], place[0] + 1))
+        found = await self._next(pump, there, 1, _just_before(place), bodies=bodies)
+        return found[0] if found and found[0][:3] == place else None
+
     async def _loaded(self, pump: Pump, due_ms: int) -> None:
         """Wait until all timers due up to a time are in memory.
 
@@ -314,28 +357,42 @@ class TimerListing:
             DiskFullError: the disk is full; some may be cancelled.
             FindError, NotReadyError: as `list_timers`.
         """
-        cancelled = left = 0
+        cancelled = count = 0
         after: TimerPlace | None = None
-        until_ms = EVER_MS if selection.due[1] is None else selection.due[1]
-        await self._loaded(pump, until_ms)
-        while timers := await self._next(pump, selection, PURGED_TOGETHER, after):
-            await self._loaded(pump, until_ms)  # they stay until they are cancelled
-            pump.release.check()
-            items = await self._read(pump, timers, has_values=False)
-            read = list(zip(timers, items, strict=False))
-            whole = [
-                (timer, item.get("id", b""), item.get("level", 0))
-                for timer, item in read
-                if "problem" not in item
-            ]
-            await self.know(pump, self._named(whole))
-            pump.release.check()
-            done = self._broker.timers.purge(whole)
-            cancelled += done
-            left += len(read) - done
-            after = read[-1][0][:3]
-            await pump.durable(self._broker.wrote_pos)
-        return PurgedTimers(cancelled, left)
+        while True:
+            bodies: dict[int, int] = {}
+            async with self._change:
+                page = await self._next(pump, selection, PURGE_PAGE, after, bodies=bodies)
+                rest = page
+                while rest:
+                    looked_at, done = await self._purge_first(pump, rest, bodies)
+                    cancelled += done
+                    rest = rest[looked_at:]
+            if not page:
+                return PurgedTimers(cancelled, count - cancelled)
+            count += len(page)
+            after = page[-1][:3]
+
+    async def _purge_first(
+        self, pump: Pump, timers: list[ListedTimer], bodies: Mapping[int, int]
+    ) -> tuple[int, int]:
+        """Cancel the first of some timers; return how many it looked at and how many it cancelled.
+
+        `bodies`: see `_next`.
+        """
+        pump.release.check()
+        first = timers[:PURGED_TOGETHER]
+        items = await self._read(pump, first, has_values=False, bodies=bodies)
+        whole = [
+            (timer, item.get("id", b""), item.get("level", 0))
+            for timer, item in zip(first, items, strict=False)
+            if "problem" not in item
+        ]
+        await self.know(pump, self._named(whole))
+        pump.release.check()
+        done = self._broker.timers.purge(whole)
+        await pump.durable(self._broker.wrote_pos)
+        return len(items), done
 
     async def move_timer(
         self, pump: Pump, topic: Topic, user_id: bytes, due_ms: int | None
@@ -363,9 +420,10 @@ class TimerListing:
         # It is read again only if its producer replaced it meanwhile.
         while not is_moved and (timer := timers.listed(topic, user_id)) is not None:
             await pump.durable(self._broker.wrote_pos)
+            bodies: dict[int, int] = {}
             if not timers.is_placed(timer):
-                await self._loaded(pump, timer[0])
-            (item,) = await self._read(pump, [timer], has_values=True)
+                await self._at(pump, timer[:3], bodies)
+            (item,) = await self._read(pump, [timer], has_values=True, bodies=bodies)
             if "problem" in item:
                 raise FindError("gone", item["problem"])
             pump.release.check()
@@ -388,31 +446,42 @@ class TimerListing:
         """
         timers, moves = self._broker.timers, self._broker.timer_moves
         pump.release.check()
-        await self._loaded(pump, place[0])
-        timer = timers.at_place(place)
-        partition = None if timer is None else timers.find_partition(timer)
-        if timer is None or partition is None:
-            raise FindError("gone", LEFT)
-        moves.check(partition.topic, due_ms)
-        await pump.durable(self._broker.wrote_pos)
-        frame = await self._frame_of(pump, timer)
-        if frame is None:
-            raise FindError("gone", UNREADABLE)
-        pump.release.check()
-        moved = moves.move_placed(partition.topic, timer, frame, due_ms)
+        bodies: dict[int, int] = {}
+        async with self._change:
+            timer = await self._at(pump, place, bodies)
+            partition = None if timer is None else timers.find_partition(timer)
+            if timer is None or partition is None:
+                raise FindError("gone", LEFT)
+            moves.check(partition.topic, due_ms)
+            frame, user_id = await self._frame_of(pump, timer, bodies)
+            if frame is None:
+                raise FindError("gone", UNREADABLE)
+            await self.know(pump, self._named([(timer, user_id, 0)]))
+            pump.release.check()
+            moved = moves.move_placed(partition.topic, timer, user_id, frame, due_ms)
         if moved is None:
             raise FindError("gone", LEFT)
         await pump.durable(self._broker.wrote_pos)
         return MovedTimer(_token(moved), moved[0], partition.topic.name, partition.index)
 
-    async def _frame_of(self, pump: Pump, timer: ListedTimer) -> bytes | None:
-        """Read the frame that holds a timer, on a thread; None if that cannot be."""
+    async def _frame_of(
+        self, pump: Pump, timer: ListedTimer, bodies: Mapping[int, int]
+    ) -> tuple[bytes | None, bytes]:
+        """Read the frame that holds a timer, on a thread; `bodies`: see `_next`.
+
+        Returns:
+            The frame and the id of the timer, b"" if it has none. None and b"" if the frame cannot
+            be read, or does not hold it.
+        """
         finder, part = self._broker.begin_find()
         place = finder.timer_place(timer[1])
+        place = bodies.get(timer[1], place) if place < 0 else place
 
-        def read() -> bytes | None:
+        def read() -> tuple[bytes | None, bytes]:
             try:
-                return part.frame_at(place)
+                frame = part.frame_at(place)
+                held = None if frame is None else Frame(place, memoryview(frame)).timer(*timer[1:3])
+                return (None, b"") if held is None else (frame, held.get("id", b""))
             finally:
                 part.close()
 
@@ -436,24 +505,27 @@ class TimerListing:
                 span_ms,
                 self._broker.timers.loaded_ms,
             )
+        if request.selection.topic is None:
+            known = self._broker.timers.forecast(from_ms, request.step_ms, request.interval_count)
+            if known is not None:
+                return known
         while True:
-            until_ms, counts = EVER_MS, array("q", bytes(8 * (request.interval_count + 1)))
-            if request.selection.topic is not None:
-                until_ms = await self._count_saved(pump, request, from_ms, counts)
-                if until_ms == EVER_MS:
-                    await self._loaded(pump, EVER_MS)
+            counts = array("q", bytes(8 * (request.interval_count + 1)))
+            until_ms = await self._count_saved(pump, request, from_ms, counts)
+            if until_ms == EVER_MS:
+                await self._loaded(pump, EVER_MS)
             async with self._turn:
                 steps = self._broker.timers.steps_of_count(
                     request.selection, from_ms, request.step_ms, counts, until_ms
                 )
                 found = [each async for each in _taking_turns(steps, pump) if each is not None]
-            if until_ms == EVER_MS or self._broker.timers.loaded_ms >= until_ms:
+            if self._broker.timers.loaded_ms >= until_ms:
                 return found[0]  # else some have left memory meanwhile
 
     async def _count_saved(
         self, pump: Pump, request: TimerCountRequest, from_ms: int, counts: "array[int]"
     ) -> int:
-        """Count the timers of one topic that are not in memory; they stay on the disk.
+        """Count the timers that are not in memory; they stay on the disk.
 
         Returns:
             From when on they are due, epoch ms. EVER_MS if nothing was counted: all timers are in

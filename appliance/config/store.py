@@ -70,10 +70,10 @@ class StoreSettings:
         "store.timer_memory_bytes",
         (MIB, 64 * GIB),
         "Memory for pending timers, 26 bytes each. With more, those that are due last are on the "
-        "disk alone; they are loaded before they are due, and when a request needs them. Timers "
-        "due within a minute are in memory in any case. Half as much is for users' ids, 80 bytes "
-        "each; with more, those that a checkpoint has saved are on the disk, but for two bytes "
-        "each.",
+        "disk alone; they are loaded before they are due. Timers due within a minute, and those "
+        "that a topic holds back, are in memory in any case. Half as much is for users' ids, 80 "
+        "bytes each; with more, those that a checkpoint has saved are on the disk, but for two "
+        "bytes each.",
     )
     delete_when: str = value(
         "",

@@ -68,8 +68,7 @@ class TimerPage:
         self.rows = self.rows[:size]
 
     def _wanted(self, rows: bytes) -> bytes:
-        if self.topic_id >= 0:
-            rows = rows_of_topic(rows, self.topic_id, self.partition)
+        rows = _rows_wanted(rows, self.topic_id, self.partition)
         return rows_accepted_below(rows, self.end_pos)
 
 
@@ -95,12 +94,17 @@ class TimerTally:
         try:
             while self.fault is None and goes_on() and (piece := self.load.read()):
                 self.fault = self.load.fault
-                rows = rows_of_topic(piece, self.topic_id, self.partition)
+                rows = _rows_wanted(piece, self.topic_id, self.partition)
                 count_due(rows, self.from_ms, self.step_ms, self.counts)
         except (StorageError, CorruptionError) as error:
             self.fault = error
         finally:
             self.load.close()
+
+
+def _rows_wanted(rows: bytes, topic_id: int, partition: int) -> bytes:
+    """Return the rows of a topic; -1: all."""
+    return rows if topic_id < 0 else rows_of_topic(rows, topic_id, partition)
 
 
 def _row_at(place: tuple[int, int, int]) -> bytes:

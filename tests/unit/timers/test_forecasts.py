@@ -1,13 +1,13 @@
 """How many records are due when is known without a look at them, and it is exact."""
 
 import random
-from array import array
 from collections import Counter
 from typing import Any, get_args
 
 import pytest
 
-from appliance.pending_timers import TimerCounts, TimerSelection, forecast_from
+from appliance.admin.timer_listing import forecast_from
+from appliance.pending_timers import TimerCounts, TimerSelection
 from appliance.units import MS_PER_DAY, MS_PER_HOUR, MS_PER_MINUTE, MS_PER_SECOND
 from tests.support.harness.broker_harness import BrokerHarness, Stop, with_topic
 from tests.support.simulator.sim_fs import CrashMode
@@ -24,14 +24,7 @@ def forecast(harness: BrokerHarness, step_ms: int, count: int, from_ms: int | No
     if from_ms is None:
         now_ms = harness.clock.wall_ms()
         from_ms = forecast_from(now_ms, step_ms, step_ms * count)
-    counts = array("q", bytes(8 * count))
-    due = harness.broker._store.state.projections.due
-    if due.tally(counts, from_ms, step_ms) < 0:
-        return None
-    (found,) = harness.broker.timers.steps_of_count(ALL, from_ms, step_ms, zeros(count))
-    assert found is not None
-    assert found.counts == list(counts)
-    return found
+    return harness.broker.timers.forecast(from_ms, step_ms, count)
 
 
 def expected(due_times_ms: list[int], like: TimerCounts) -> TimerCounts:

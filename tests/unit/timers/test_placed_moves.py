@@ -5,6 +5,7 @@ from typing import get_args
 import pytest
 
 from appliance.errors import DiskFullError, FindError
+from appliance.offline.frame_items import Frame
 from appliance.pending_timers import ListedTimer, TimerPlace
 from appliance.units import MS_PER_DAY, MS_PER_HOUR
 from tests.support.harness.broker_harness import BrokerHarness, Stop, with_topic
@@ -23,11 +24,16 @@ def move(harness: BrokerHarness, timer: ListedTimer, due_ms: int | None) -> Time
     topic = harness.broker.timers.find_partition(timer)
     assert topic is not None
     finder, part = harness.broker.begin_find()
-    frame = part.frame_at(finder.timer_place(timer[1]))
+    pos = finder.timer_place(timer[1])
+    frame = part.frame_at(pos)
     part.close()
     harness.broker.key_index.end_search()
     assert frame is not None
-    place = harness.broker.timer_moves.move_placed(topic.topic, timer, frame, due_ms)
+    held = Frame(pos, memoryview(frame)).timer(*timer[1:3])
+    assert held is not None
+    place = harness.broker.timer_moves.move_placed(
+        topic.topic, timer, held.get("id", b""), frame, due_ms
+    )
     harness.broker.commit()
     harness.flush()
     return place
