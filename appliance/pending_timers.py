@@ -6,7 +6,6 @@ Layer 4; on the event loop.
 """
 
 from array import array
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
@@ -371,11 +370,10 @@ class PendingTimers:
         Raises:
             DiskFullError: the disk is full; some may be cancelled.
         """
-        near_count = bisect_left(timers, self.loaded_ms, key=lambda each: each[0][0])
-        pending = self._still_pending([timer for timer, _, _ in timers[:near_count]])
+        queued = DueList(self._projections.due).holds([timer[:3] for timer, _, _ in timers])
         by_partition: dict[int, list[CancelledTimer]] = {}
-        for timer, user_id, level in timers:
-            is_pending = timer[0] >= self.loaded_ms or timer in pending
+        for (timer, user_id, level), is_queued in zip(timers, queued, strict=True):
+            is_pending = is_queued or timer[0] >= self.loaded_ms
             if is_pending and self._names(timer, user_id):
                 found = (timer[1], timer[2], user_id, timer[0], level)
                 by_partition.setdefault(timer[3], []).append(found)
@@ -385,20 +383,6 @@ class PendingTimers:
             if not self._cancel.cancel_all(partition, cancelled, self._clock.wall_ms()):
                 raise DiskFullError(f"not all were cancelled: {self._store.log.tail.full_text}")
         return sum(map(len, by_partition.values()))
-
-    def _still_pending(self, timers: Sequence[ListedTimer]) -> set[ListedTimer]:
-        """Return those of some timers that are in the due queue."""
-        if not timers:
-            return set()
-        due_list = DueList(self._projections.due, timers[0][0], timers[-1][0] + 1)
-        found: set[ListedTimer] = set()
-        # Just before the first of them.
-        after: TimerPlace = (timers[0][0], timers[0][1], timers[0][2] - 1)
-        is_complete = False
-        while not is_complete and after < timers[-1][:3]:
-            page, after, is_complete = due_list.page(after, STEP_ENTRIES, STEP_ENTRIES)
-            found.update(page)
-        return found
 
     def _names(self, timer: ListedTimer, user_id: bytes) -> bool:
         """Return whether an id is that of a pending timer; b"" is that of one without an id."""
@@ -412,16 +396,10 @@ class PendingTimers:
 
     # By their places
 
-    def at_place(self, place: TimerPlace) -> ListedTimer | None:
-        """Return the pending timer at a place; None if it left, or waits for the disk."""
-        due_ms, accept_pos, index = place
-        due_list = DueList(self._projections.due, due_ms, due_ms + 1)
-        found, _, _ = due_list.page((due_ms, accept_pos, index - 1), 1, EVER_MS)
-        return found[0] if found and found[0][:3] == place else None
-
     def _is_pending(self, timer: ListedTimer) -> bool:
         """Return whether a listed timer is in the due queue, or on the disk alone."""
-        return timer[0] >= self.loaded_ms or self.at_place(timer[:3]) == timer
+        (is_queued,) = DueList(self._projections.due).holds([timer[:3]])
+        return bool(is_queued) or timer[0] >= self.loaded_ms
 
     def move(
         self, timer: ListedTimer, user_id: bytes, frame: bytes, due_ms: int

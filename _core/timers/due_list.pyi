@@ -1,4 +1,5 @@
 from array import array
+from collections.abc import Sequence
 from typing import Self, final
 
 from _core.timers.due_queue import DueQueue
@@ -16,4 +17,5 @@ class DueList:
     def page(
         self, after: tuple[int, int, int] | None, limit: int, budget: int
     ) -> tuple[list[tuple[int, int, int, int]], tuple[int, int, int], bool]: ...
+    def holds(self, places: Sequence[tuple[int, int, int]]) -> bytes: ...
     def count(self, counts: array[int], step_ms: int, reached: int, budget: int) -> int: ...

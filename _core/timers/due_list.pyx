@@ -216,6 +216,83 @@ cdef class DueList:
                 kept += 1
         best.count = kept    # no heap any more, unless all were kept
 
+    def holds(self, places not None):
+        """Look for some timers among all of the queue; the bounds of this list do not count.
+
+        Args:
+            places: due_ms, position and record_index of each, in this order.
+
+        Returns:
+            A byte for each: 1 if it is in the queue and not cancelled, else 0.
+        """
+        cdef Py_ssize_t count = len(places)
+        cdef Timer* sought = <Timer*>malloc(max(count, 1) * sizeof(Timer))
+        cdef bytearray found = bytearray(count)
+        cdef uint8_t[::1] flags = found
+        cdef Py_ssize_t at
+        if sought == NULL:
+            raise MemoryError("cannot allocate the places of timers")
+        try:
+            for at, (due_ms, position, record_index) in enumerate(places):
+                sought[at] = Timer(due_ms, position, record_index, 0)
+            if count:
+                self._find_heaps()
+                with nogil:
+                    self._look_for(sought, count, &flags[0])
+        finally:
+            free(sought)
+        return bytes(found)
+
+    cdef void _look_for(
+        self, const Timer* sought, Py_ssize_t count, uint8_t* found
+    ) noexcept nogil:
+        cdef TimerList* leaf
+        cdef Chunk* chunk
+        cdef Py_ssize_t i, at = 0
+        cdef int64_t end
+        for i in range(self.heap_count):
+            self._mark(self.heaps[i].timers, self.heaps[i].count, sought, count, found)
+        while at < count:
+            leaf = self.tree.leaf_from(sought[at].due_ms)
+            if leaf == NULL:
+                break
+            if self.tree.leaf_begin() <= sought[at].due_ms:
+                chunk = leaf.head
+                while chunk != NULL:
+                    self._mark(
+                        chunk_timers(chunk) + chunk.begin, chunk.end - chunk.begin,
+                        sought + at, count - at, found + at,
+                    )
+                    chunk = chunk.next
+                end = self.tree.leaf_end()
+            else:
+                end = self.tree.leaf_begin()
+            while at < count and sought[at].due_ms < end:
+                at += 1
+
+    cdef void _mark(
+        self, const Timer* timers, int64_t timer_count, const Timer* sought, Py_ssize_t count,
+        uint8_t* found,
+    ) noexcept nogil:
+        """Note which of some timers in order are among others in no order."""
+        cdef int64_t i
+        cdef Py_ssize_t low, high, middle
+        cdef const Timer* timer
+        for i in range(timer_count):
+            timer = &timers[i]
+            if is_before(timer, sought) or is_before(&sought[count - 1], timer):
+                continue
+            low, high = 0, count - 1
+            while low < high:
+                middle = (low + high) >> 1
+                if is_before(&sought[middle], timer):
+                    low = middle + 1
+                else:
+                    high = middle
+            # Not before each other: they are the same.
+            if not is_before(timer, &sought[low]) and not self.tree.is_cancelled(timer):
+                found[low] = 1
+
     def count(self, int64_t[::1] counts not None, int64_t step_ms, int64_t reached, int64_t budget):
         """Count timers by intervals of due time that begin at `from_ms`.
 

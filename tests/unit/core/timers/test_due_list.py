@@ -63,6 +63,23 @@ def test_the_last_interval_has_all_later_timers() -> None:
     assert (list(counts), reached) == ([2, 1, 3], -1)
 
 
+def test_timers_are_looked_for_wherever_the_queue_has_them() -> None:
+    queue = DueQueue()
+    timers = [(START_MS + (i // 100) * CENTURY_MS, i, i % 3, 0) for i in range(2_000)]
+    calls.push_packed(queue, pack(timers))
+    for _, position, index, _ in timers[5::10]:
+        calls.cancel(queue, position, index, 0)
+    popped = calls.pop(queue, START_MS, 70)
+    calls.unpop(queue, popped[60:])
+    places = [timer[:3] for timer in timers]
+    found = DueList(queue).holds(places)
+    gone = {timer[:3] for timer in popped[:60]} | set(places[5::10])
+    assert list(found) == [place not in gone for place in places]
+    for chosen in (places[700:750], places[7::300], [places[0]], []):
+        expected = [place not in gone for place in chosen]
+        assert list(DueList(queue).holds(chosen)) == expected
+
+
 @pytest.mark.parametrize(("limit", "step_ms", "intervals"), [(0, 1, 1), (1, 0, 1), (1, 1, 0)])
 def test_lists_of_nothing_are_refused(limit: int, step_ms: int, intervals: int) -> None:
     due_list = DueList(DueQueue())

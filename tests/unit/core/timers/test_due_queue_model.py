@@ -160,6 +160,11 @@ class Pair:
             pass
         steps = Counter(min((timer[0] - from_ms) // step_ms, 2) for timer in expected)
         assert list(counts) == [steps[0], steps[1], steps[2]]
+        there = {timer[:3] for timer in self.model.timers}
+        near_misses = {(due_ms + 1, position, index) for due_ms, position, index, _ in expected}
+        near_misses |= {(due_ms, position, index + 1) for due_ms, position, index, _ in expected}
+        sought = sorted({timer[:3] for timer in expected} | near_misses)
+        assert list(due_list.holds(sought)) == [place in there for place in sought]
 
     def tally(self, *, delay_ms: int, step_ms: int, count: int, is_counted: bool) -> None:
         """What the wheels say, if they say something, is what the model has."""
