@@ -36,7 +36,7 @@ _FILE_MODE: Final = 0o640
 _DIR_MODE: Final = 0o750
 
 _CLOSED: Final = 2**31 - 1  # no process has this descriptor: EBADF; Python itself rejects -1
-_WAITS: Final = (errno.EAGAIN, errno.EOPNOTSUPP, errno.EIO, errno.EINVAL)
+_WAITS: Final = (errno.EAGAIN, errno.EIO, errno.EINVAL)
 _syncfs = ctypes.CDLL(None, use_errno=True).syncfs
 
 
@@ -258,10 +258,21 @@ class OsFile:
         try:
             return os.preadv(self._fd, [buffer], offset, os.RWF_NOWAIT)
         except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:
+                return self._copy_hot(buffer, offset)
             # A thread reads this again, waits for the disk, and handles a bad sector.
             if error.errno in _WAITS:
                 return 0
             self._fail("preadv", error)
+
+    def _copy_hot(self, buffer: memoryview, offset: int) -> int:
+        """Do the same on a file system without RWF_NOWAIT: ZFS, NFS, virtiofs, FUSE or tmpfs."""
+        size = min(len(buffer), self.size() - offset)
+        window = self.lock_hot(offset, size) if size > 0 else None
+        if not window:
+            return 0
+        buffer[:size] = window
+        return size
 
     def _read_rest(self, found: bytes, size: int, offset: int) -> bytes:
         """Continue after a short read, at the end of the file or at the 2 GiB limit of Linux."""

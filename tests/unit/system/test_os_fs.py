@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import random
 import resource
 import stat
 import subprocess
@@ -329,3 +330,30 @@ def test_a_pipe_is_refused_without_waiting_for_its_other_end(
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(StorageError, match="it is a pipe, not a file"):
         OsFileSystem().open(tmp_path / "pipe", writable=writable)
+
+
+def test_what_is_in_memory_is_known_on_a_file_system_without_reads_that_do_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = os.preadv
+
+    def refuse(fd: int, buffers: list[memoryview], offset: int, flags: int = 0) -> int:
+        if flags & os.RWF_NOWAIT:
+            raise OSError(errno.EOPNOTSUPP, "as ZFS and tmpfs say")
+        return read(fd, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    file = OsFileSystem().open(tmp_path / "log", create=True)
+    content = random.Random(1).randbytes(3 * MIB + 5)
+    file.pwritev([content], 0)
+    file.fdatasync()
+    read_warm(file, memoryview(bytearray(len(content))))
+    for offset, size in ((0, 100), (4_095, 2), (12_345, 70_000), (3 * MIB, 5), (3 * MIB, 100)):
+        memory = memoryview(bytearray(size))
+        count = file.pread_hot_into(memory, offset)
+        assert memory[:count] == content[offset : offset + size]
+        assert count == min(size, len(content) - offset)
+    assert file.pread_hot_into(memoryview(bytearray(1)), len(content)) == 0
+    assert file.pread_hot_into(memoryview(bytearray(1)), len(content) + 10_000) == 0
+    drop(file, 0, 2 * MIB)
+    assert file.pread_hot_into(memoryview(bytearray(100)), 5) == 0
