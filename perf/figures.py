@@ -16,6 +16,9 @@ SPREAD_MAX: Final = 1.5
 # A run is disturbed if other processes used more than a tenth of a core.
 OTHER_CPU_SHARE_MAX: Final = 0.1
 
+# A host that takes more than this of a core from a machine stops it for tens of ms at a time.
+STOLEN_SHARE_MAX: Final = 0.05
+
 # How sure an interval is of holding the median, as soon as there are five runs.
 INTERVAL_CONFIDENCE: Final = 0.9
 
@@ -51,6 +54,7 @@ METRICS: Final = {
         Metric("bytes_each", "bytes of memory each"),
         Metric("left_percent", "%", is_more_better=True),
         Metric("other_cpu_share", "others"),
+        Metric("stolen_share", "stolen"),
     )
 }
 
@@ -211,6 +215,7 @@ def find_warnings(results: Sequence[Result], metric_of: Mapping[str, str]) -> li
     """
     found = []
     disturbed: dict[str, float] = {}
+    stopped: dict[str, float] = {}
     for result in results:
         where = f"{result.workload}, {result.broker}"
         metric = metric_of[result.workload]
@@ -223,10 +228,20 @@ def find_warnings(results: Sequence[Result], metric_of: Mapping[str, str]) -> li
         others = result.find("other_cpu_share")
         if others is not None and others.max > OTHER_CPU_SHARE_MAX:
             disturbed[where] = others.max
+        stolen = result.find("stolen_share")
+        if stolen is not None and stolen.max > STOLEN_SHARE_MAX:
+            stopped[where] = stolen.max
     if disturbed:
         worst = max(disturbed, key=lambda where: disturbed[where])
         found.append(
             f"other processes used more than {OTHER_CPU_SHARE_MAX} of a core beside "
             f"{len(disturbed)} of {len(results)} cases, most beside {worst}: {disturbed[worst]:.2f}"
+        )
+    if stopped:
+        worst = max(stopped, key=lambda where: stopped[where])
+        found.append(
+            f"the host of this machine took more than {STOLEN_SHARE_MAX} of a core from "
+            f"{len(stopped)} of {len(results)} cases, most from {worst}: {stopped[worst]:.2f}; it "
+            "may stop all processors for tens of ms, which a p99 shows"
         )
     return found

@@ -133,6 +133,11 @@ def machine_cpu_s() -> float:
     return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
 
 
+def stolen_cpu_s() -> float:
+    """CPU seconds that the machine wanted and its host gave to others, all processors together."""
+    return float(psutil.cpu_times().steal)
+
+
 def anonymous_mb(pid: int) -> float:
     """Anonymous memory of a process: its own data, without the mapped log."""
     for line in _lines(f"/proc/{pid}/smaps_rollup"):

@@ -26,6 +26,7 @@ from perf.machine import (
     cpu_s,
     ended_children_cpu_s,
     machine_cpu_s,
+    stolen_cpu_s,
 )
 from perf.memory import reclaim_cpu_s
 from perf.workloads import FILE_PLACE, MIB, Step, Workload
@@ -118,7 +119,7 @@ def _measure(endpoint: Endpoint, client: Path, workload: Workload) -> Sample:
     own, pid = os.getpid(), endpoint.pid
     broker_begin_s = cpu_s(pid) if pid else 0.0
     machine_begin_s, own_begin_s = machine_cpu_s(), cpu_s(own) + ended_children_cpu_s()
-    reclaim_begin_s = reclaim_cpu_s()
+    reclaim_begin_s, stolen_begin_s = reclaim_cpu_s(), stolen_cpu_s()
     begin_s = time.monotonic()
     said = run_clients(endpoint, client, workload, workload.step)
     if workload.table.has_cpu:
@@ -130,6 +131,7 @@ def _measure(endpoint: Endpoint, client: Path, workload: Workload) -> Sample:
     others_s = max(0.0, machine_cpu_s() - machine_begin_s - ours_s)
     sample = sample_of(said, broker_cpu_s)
     sample["other_cpu_share"] = others_s / wall_s
+    sample["stolen_share"] = (stolen_cpu_s() - stolen_begin_s) / wall_s
     if pid:
         sample["broker_anonymous_mb"] = anonymous_mb(pid)
     else:

@@ -111,6 +111,15 @@ def test_warnings_name_what_spreads_and_what_was_disturbed() -> None:
     assert find_warnings([fine], {"w": "messages_per_s"}) == []
 
 
+def test_a_warning_says_what_the_host_took() -> None:
+    calm = result("w", "a", messages_per_s=[1.0, 1.0], stolen_share=[0.0, 0.04])
+    stopped = result("w", "b", messages_per_s=[1.0, 1.0], stolen_share=[0.0, 0.3])
+    (found,) = find_warnings([calm, stopped], {"w": "messages_per_s"})
+    assert found.startswith("the host of this machine took more than 0.05 of a core from 1 of 2")
+    assert "w, b: 0.30" in found
+    assert find_warnings([calm], {"w": "messages_per_s"}) == []
+
+
 def test_only_the_metric_that_a_workload_is_about_is_judged() -> None:
     found = result("w", "a", messages_per_s=[1.0, 1.0], p99_ms=[1.0, 9.0])
     assert find_warnings([found], {"w": "messages_per_s"}) == []
