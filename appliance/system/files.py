@@ -22,6 +22,7 @@ from typing import Final, Literal, NoReturn, Protocol
 
 from appliance.errors import StorageError
 from appliance.system import file_lock
+from appliance.units import MIB
 
 Buffer = bytes | bytearray | memoryview
 """Types that can be written. A memoryview must have one-byte items."""
@@ -37,6 +38,9 @@ _DIR_MODE: Final = 0o750
 
 _CLOSED: Final = 2**31 - 1  # no process has this descriptor: EBADF; Python itself rejects -1
 _WAITS: Final = (errno.EAGAIN, errno.EIO, errno.EINVAL)
+COPIED_MAX_BYTES: Final = 8 * MIB
+"""More is read by a thread where the file system cannot say whether it is in memory."""
+
 _syncfs = ctypes.CDLL(None, use_errno=True).syncfs
 
 
@@ -268,7 +272,7 @@ class OsFile:
     def _copy_hot(self, buffer: memoryview, offset: int) -> int:
         """Do the same on a file system without RWF_NOWAIT: ZFS, NFS, virtiofs, FUSE or tmpfs."""
         size = min(len(buffer), self.size() - offset)
-        window = self.lock_hot(offset, size) if size > 0 else None
+        window = self.lock_hot(offset, size) if 0 < size <= COPIED_MAX_BYTES else None
         if not window:
             return 0
         buffer[:size] = window
