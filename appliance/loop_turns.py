@@ -15,14 +15,29 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from appliance.loop_share import PIECE_NS
-from appliance.units import NS_PER_MS
+from appliance.units import KIB, MIB, NS_PER_MS
 
 TURN_NS: Final = NS_PER_MS
 """Once the work of a turn took this long, what arrives waits for a later turn."""
 
+LIGHT_NS: Final = 100 * NS_PER_MS
+"""How long after a member that asks for little was served another one may come."""
+
+TURN_WORK_BYTES: Final = 2 * MIB
+"""Work of one connection in a turn, in bytes that are copied: about a millisecond or two."""
+
+SHARED_WORK_BYTES: Final = 256 * KIB
+"""The same while members that ask for little would wait for it: 30 small requests."""
+
 
 class _Loop(Protocol):
     def call_soon(self, callback: Callable[[], None], /) -> object: ...
+
+
+class _Pace(Protocol):
+    @property
+    def is_light(self) -> bool:
+        """Whether a connection took little of the loop lately."""
 
 
 class LoopTurns:
@@ -42,6 +57,8 @@ class LoopTurns:
         self._light: deque[Callable[[], None]] = deque()
         self._heavy: deque[Callable[[], None]] = deque()
         self._spent_ns = 0
+        self._light_ns = 0
+        """When a member that asks for little was served last, monotonic."""
         self._is_armed = False
         self.turn_count = 0
 
@@ -54,6 +71,31 @@ class LoopTurns:
     def is_contended(self) -> bool:
         """Whether work of several members waits for its turn; one may have asked twice."""
         return len(self._light) + len(self._heavy) > 2
+
+    def serves_light(self, now_ns: int) -> bool:
+        """Whether members that ask for little were served lately, as of a monotonic time."""
+        return now_ns - self._light_ns < LIGHT_NS
+
+    def work_bytes(self, now_ns: int, pace: _Pace) -> int:
+        """Return how much work a connection may do in a turn that begins at a monotonic time.
+
+        Args:
+            now_ns: the time.
+            pace: of the connection.
+        """
+        is_shared = self.serves_light(now_ns) and not pace.is_light
+        return SHARED_WORK_BYTES if is_shared else TURN_WORK_BYTES
+
+    def note_round(self, began_ns: int, ended_ns: int, pace: _Pace) -> None:
+        """Note that requests of a connection were handled between two monotonic times.
+
+        Args:
+            began_ns, ended_ns: the times.
+            pace: of the connection, which has noted them.
+        """
+        if pace.is_light:
+            self._light_ns = ended_ns
+        self.spend(ended_ns - began_ns)
 
     def spend(self, took_ns: int) -> None:
         """Note that a piece of work took so many ns of this turn."""

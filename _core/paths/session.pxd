@@ -32,6 +32,7 @@ cdef class Session:
     cdef int64_t queued_bytes    # size of queued responses
     cdef int64_t parked_bytes    # size of the requests of parked fetches
     cdef int64_t work_left       # in this turn
+    cdef public int64_t turn_work_bytes
     cdef public int64_t queued_max_bytes
     cdef int parked_count
     cdef Buf input

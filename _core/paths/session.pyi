@@ -36,6 +36,7 @@ class Session:
     taken_bytes: int
     taken_shared_bytes: int
     shared_bytes: int
+    turn_work_bytes: int
     queued_max_bytes: int
     new_parked: list[ParkedFetch]
     requests: int

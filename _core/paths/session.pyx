@@ -77,7 +77,7 @@ cdef enum:
     # A few ms of work. A request counts as REQUEST_WORK_BYTES plus its size, plus the bytes that it
     # decompresses or copies.
     TURN_WORK_BYTES = 2 << 20
-    REQUEST_WORK_BYTES = 1024
+    REQUEST_WORK_BYTES = 8 << 10
 
 
 cdef class Session:
@@ -120,6 +120,7 @@ cdef class Session:
         self.fetch = fetch
         self.control_plane = control_plane
         self.request_size_max = request_size_max
+        self.turn_work_bytes = TURN_WORK_BYTES
         self.queued_max_bytes = QUEUED_MAX_BYTES
         self.answers = deque()
         self.new_parked = []
@@ -180,7 +181,7 @@ cdef class Session:
         if self.work is not None and not resumes:
             return 0
         self.yielded = False
-        self.work_left = TURN_WORK_BYTES
+        self.work_left = self.turn_work_bytes
         while self.close_reason is None:
             rest = self.input.size - self.consumed
             if rest < 4:

@@ -6,7 +6,13 @@ from collections.abc import Callable
 import pytest
 
 from appliance.loop_share import DEBT_MAX_NS, PIECE_NS, SHARE, LoopShare
-from appliance.loop_turns import TURN_NS, LoopTurns
+from appliance.loop_turns import (
+    LIGHT_NS,
+    SHARED_WORK_BYTES,
+    TURN_NS,
+    TURN_WORK_BYTES,
+    LoopTurns,
+)
 from appliance.units import NS_PER_MS
 
 
@@ -150,3 +156,17 @@ def test_member_that_was_idle_saved_little_and_its_debt_ends() -> None:
     soon_ns = day_ns + int(DEBT_MAX_NS / SHARE) + NS_PER_MS
     share.spend(soon_ns, soon_ns)
     assert share.is_light
+
+
+def test_a_heavy_member_does_less_in_a_turn_for_a_while_after_a_light_one_was_served() -> None:
+    turns, light, heavy = Work().turns, LoopShare(0), LoopShare(0)
+    begin_ns = 1_000 * NS_PER_MS
+    light.spend(begin_ns, begin_ns + 1)
+    heavy.spend(begin_ns, begin_ns + 10 * NS_PER_MS)
+    turns.note_round(begin_ns, begin_ns + 10 * NS_PER_MS, heavy)
+    now_ns = begin_ns + 20 * NS_PER_MS
+    assert turns.work_bytes(now_ns, heavy) == TURN_WORK_BYTES
+    turns.note_round(now_ns, now_ns + 1, light)
+    assert turns.work_bytes(now_ns + LIGHT_NS, heavy) == SHARED_WORK_BYTES
+    assert turns.work_bytes(now_ns + LIGHT_NS, light) == TURN_WORK_BYTES
+    assert turns.work_bytes(now_ns + 1 + LIGHT_NS, heavy) == TURN_WORK_BYTES

@@ -265,12 +265,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         server.broker.note_client(self._address)
         server.broker.check_lease()
         began_ns = self._turn_began_ns = clock.monotonic_ns()
+        self.session.turn_work_bytes = server.turns.work_bytes(began_ns, self._pace)
         handle(now_ns=clock.wall_ns())
         self._end_round()
         ended_ns = clock.monotonic_ns()
         self._pace.note_round(began_ns, ended_ns)
-        server.large.note_round(ended_ns, is_light=self._pace.is_light)
-        server.turns.spend(ended_ns - began_ns)
+        server.turns.note_round(began_ns, ended_ns, self._pace)
         if self._pace.must_rest and not self._is_resting:
             self._is_resting = True
             self._ask_for_turn(self._end_rest)

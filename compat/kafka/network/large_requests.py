@@ -14,17 +14,15 @@ from typing import Final, Protocol, cast
 
 from _core.bytes.receive_loop import LargeInput
 from _core.paths.session import Session
+from appliance.loop_turns import LoopTurns
 from appliance.metrics import Metrics
 from appliance.system.clock import Clock
 from appliance.system.receive_thread import ReceiveThread
-from appliance.units import KIB, NS_PER_MS
+from appliance.units import KIB
 from compat.kafka.network.limits import LARGE_BYTES, Claim
 
 REST_MIN_BYTES: Final = 512 * KIB
 """If less than this is missing, the loop receives it."""
-
-LIGHT_NS: Final = 100 * NS_PER_MS
-"""The thread receives until this long after the last request of a client that asks for little."""
 
 
 def find_claim(session: Session, address: str) -> Claim | None:
@@ -73,6 +71,7 @@ class LargeRequests:
         guard: Callable[[Callable[[], None]], None],
         metrics: Metrics,
         clock: Clock,
+        turns: LoopTurns,
     ) -> None:
         """Begin without requests; the first large one starts the thread.
 
@@ -80,27 +79,17 @@ class LargeRequests:
             loop: calls back.
             guard: runs a step of the loop.
             metrics: counts what the thread receives.
-            clock: says who was served lately.
+            clock: for what `turns` is asked.
+            turns: of the loop; they say who was served lately.
         """
         self._loop = loop
         self._guard = guard
         self._metrics = metrics
         self._clock = clock
+        self._turns = turns
         self._thread: ReceiveThread | None = None
         self._is_over = False
-        self._light_ns = 0
-        """When a client that asks for little was served last, monotonic."""
         self._receipts: dict[LargeInput, _Receipt] = {}
-
-    def note_round(self, ended_ns: int, *, is_light: bool) -> None:
-        """Note that requests of a connection were handled.
-
-        Args:
-            ended_ns: monotonic.
-            is_light: it takes little of the loop's time.
-        """
-        if is_light:
-            self._light_ns = ended_ns
 
     def receives(self, receiver: Receiver, transport: asyncio.Transport) -> bool:
         """Return whether the thread receives the rest of a request that was granted.
@@ -116,7 +105,7 @@ class LargeRequests:
             return True
         if session.wanted_bytes - session.partial_bytes < REST_MIN_BYTES:
             return False
-        is_alone = self._clock.monotonic_ns() - self._light_ns > LIGHT_NS
+        is_alone = not self._turns.serves_light(self._clock.monotonic_ns())
         if is_alone or not self._has_thread():
             return False
         assert self._thread is not None

@@ -124,7 +124,7 @@ class KafkaServer(Generic[AnyPump]):
         self.answers = AnswerTurns(self.turns, self.budget, self._do_slice)
         self.unsent: UnsentBounds[KafkaConnection] = UnsentBounds(KafkaConnection.bound_unsent)
         self.delays = DelayReports(broker.client_log)
-        self.large = LargeRequests(self.loop, self.guard, broker.metrics, broker.clock)
+        self.large = LargeRequests(self.loop, self.guard, broker.metrics, broker.clock, self.turns)
         self.copies_output = isinstance(self.loop, asyncio.BaseEventLoop)
         self._admission = Admission(broker.config, file_limit)
         if self._admission.count_max < broker.config.connection_count_max:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from appliance import loop_turns
 from appliance.system.clock import SystemClock
 from appliance.units import MIB, MS_PER_SECOND, NS_PER_MS
-from compat.kafka.network import large_requests
 from compat.kafka.network.connection import KafkaConnection
 from compat.kafka.network.server import SWEEP_S
 from perf.attacks.requests import fetch_with_tag
@@ -51,7 +51,7 @@ class StillClock(SystemClock):
 @pytest.fixture(autouse=True)
 def others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody who asks for little was served, however long ago that is."""
-    monkeypatch.setattr(large_requests, "LIGHT_NS", 1 << 62)
+    monkeypatch.setattr(loop_turns, "LIGHT_NS", 1 << 62)
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ async def test_the_loop_reads_only_the_beginning(tmp_path: Path, read_sizes: lis
 async def test_the_loop_reads_all_of_it_while_nobody_would_wait(
     tmp_path: Path, read_sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(large_requests, "LIGHT_NS", MS_PER_SECOND * NS_PER_MS)
+    monkeypatch.setattr(loop_turns, "LIGHT_NS", MS_PER_SECOND * NS_PER_MS)
     clock = StillClock()
     async with LiveBroker(tmp_path, clock=clock, **SETTINGS) as live:
         client, other = await live.connect(), await live.connect()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from _core.paths.answer import Reply
+from appliance.loop_turns import SHARED_WORK_BYTES, TURN_WORK_BYTES
 from compat.kafka.protocol.error_codes import ErrorCode
 from tests.support.clients.produce_client import next_offset
 from tests.support.clients.wire_client import WireClient, framed, split_answers
@@ -27,8 +28,7 @@ from tests.support.values.record_requests import fetch_part, fetch_request, prod
 
 KIB = 1024
 MIB = 1024 * KIB
-TURN_WORK = 2 << 20
-REQUEST_WORK = KIB
+REQUEST_WORK = 8 * KIB
 PLAIN = make_batch([Raw(b"a")])
 LARGER = {
     "batch_size_max_bytes": 30 * KIB,
@@ -74,11 +74,22 @@ def test_a_turn_ends_after_some_work() -> None:
     client = with_room(make_client())
     request = framed(produce_request([("t", [(0, PLAIN)])], acks=0), 8, 1)
     found = turns(client, request * 4_000)
-    most = TURN_WORK // REQUEST_WORK
+    most = TURN_WORK_BYTES // REQUEST_WORK
     assert sum(found) == 4_000
     assert len(found) > 2
     assert max(found) <= most
     assert next_offset(client) == 4_000
+
+
+def test_a_turn_is_shorter_while_others_would_wait_for_it() -> None:
+    client = with_room(make_client())
+    request = framed(produce_request([("t", [(0, PLAIN)])], acks=0), 8, 1)
+    client.session.turn_work_bytes = SHARED_WORK_BYTES
+    found = turns(client, request * 500)
+    assert sum(found) == 500
+    assert max(found) <= SHARED_WORK_BYTES // REQUEST_WORK
+    client.session.turn_work_bytes = TURN_WORK_BYTES
+    assert max(turns(client, request * 500)) > 2 * max(found)
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
