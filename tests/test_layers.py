@@ -29,6 +29,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.release": 5,
     "appliance.thread_jobs": 5,
     "appliance.loop_turns": 5,
+    "appliance.piece_queue": 5,
     "appliance.timer_loading": 5,
     "appliance.work_thread": 5,
     "appliance.file_maker": 5,

@@ -213,7 +213,7 @@ class LiveStatus:
     def progress(self) -> Progress:
         return self._broker.progress()
 
-    def metrics_text(self, *, admin_connections: int, admin_held_bytes: int) -> bytes:
+    def metrics(self, *, admin_connections: int, admin_held_bytes: int) -> Iterator[bytes]:
         frontend = self._frontend
         clients = self._clients if frontend is None else frontend
         connections, held = (

@@ -182,14 +182,15 @@ class AdminServer:
             return web.json_response({"ready": False, "error": refusal}, status=503)
         return web.json_response({"ready": True})
 
-    async def _get_metrics(self, _request: web.Request) -> web.Response:
-        return web.Response(
-            body=self._status.metrics_text(
-                admin_connections=len(self.connections),
-                admin_held_bytes=self.connections.held_bytes,
-            ),
-            headers={"Content-Type": METRICS_CONTENT_TYPE},
-        )
+    async def _get_metrics(self, request: web.Request) -> web.Response:
+        parts = []
+        for part in self._status.metrics(
+            admin_connections=len(self.connections),
+            admin_held_bytes=self.connections.held_bytes,
+        ):
+            parts.append(part)
+            await self.connections.of(request).take_turn()
+        return web.Response(body=b"".join(parts), headers={"Content-Type": METRICS_CONTENT_TYPE})
 
     @web.middleware
     async def _observe(self, request: web.Request, handler: _Handler) -> web.StreamResponse:

@@ -287,8 +287,8 @@ class StatusSource(Protocol):
     def progress(self) -> Progress:
         """Return the progress of the start."""
 
-    def metrics_text(self, *, admin_connections: int, admin_held_bytes: int) -> bytes:
-        """Return all metrics in Prometheus' text format 0.0.4.
+    def metrics(self, *, admin_connections: int, admin_held_bytes: int) -> Iterator[bytes]:
+        """Return all metrics in Prometheus' text format 0.0.4, in parts that take little each.
 
         Args:
             admin_connections: open connections of the admin address.

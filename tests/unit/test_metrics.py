@@ -3,6 +3,7 @@
 import gc
 import mmap
 import random
+from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
 
@@ -13,18 +14,25 @@ from _core.queue.lateness import LATENESS_BOUNDS_MS
 from appliance.admin import LiveStatus
 from appliance.broker import Broker
 from appliance.kafka_facade import KAFKA_FACADE
-from appliance.metrics import LATENESS_BOUNDS_SECONDS, METRICS, Gauges, Metrics, render
+from appliance.metrics import (
+    LATENESS_BOUNDS_SECONDS,
+    METRICS,
+    PART_METRICS,
+    Gauges,
+    Metrics,
+    render,
+)
 from tests.support.harness.broker_harness import BrokerHarness, with_topic
 from tests.support.harness.checkpoints import take_checkpoint
 from tests.support.harness.slave_harness import SlaveHarness
 from tests.support.values.kafka_records import Record, delay
 
 
-def parse(exposition: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def parse(parts: Iterable[bytes]) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     """Return sample values by name and labels."""
     return {
         (sample.name, tuple(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(exposition.decode())
+        for family in text_string_to_metric_families(b"".join(parts).decode())
         for sample in family.samples
     }
 
@@ -36,6 +44,14 @@ def test_a_new_broker_shows_every_metric_without_labels_as_zero() -> None:
             suffix = "_count" if info.kind == "histogram" else ""
             assert samples.pop((info.name + suffix, ())) == 0, info.name
     assert not any(samples.values())
+
+
+def test_the_page_comes_in_parts_of_few_metrics() -> None:
+    """Rendered at once, it would keep the loop for some milliseconds."""
+    parts = list(render(Metrics(), Gauges()))
+    counts = [part.count(b"# TYPE ") for part in parts]
+    assert max(counts) <= PART_METRICS
+    assert sum(counts) == len(METRICS)
 
 
 def test_every_counter_and_gauge_is_shown_under_its_name() -> None:
@@ -133,8 +149,7 @@ def test_a_bucket_counts_all_values_up_to_its_bound() -> None:
 
 def page(broker: Broker) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     """The metrics page of a broker that serves nobody as a master."""
-    text = LiveStatus(broker).metrics_text(admin_connections=1, admin_held_bytes=0)
-    return parse(text)
+    return parse(LiveStatus(broker).metrics(admin_connections=1, admin_held_bytes=0))
 
 
 def test_checkpoints_that_fail_or_lag_are_seen() -> None:

@@ -20,6 +20,7 @@ from appliance.config.config import Address, Config, is_wildcard
 from appliance.log_text import quoted
 from appliance.loop_turns import LoopTurns
 from appliance.model import ColdPlace, Endpoint
+from appliance.piece_queue import PieceQueue
 from appliance.pump import Pump
 from appliance.routes import Member, Routes
 from appliance.slave_pump import SlavePump
@@ -122,6 +123,9 @@ class KafkaServer(Generic[AnyPump]):
         self.budget: MemoryBudget[KafkaConnection] = MemoryBudget(broker.config.inflight_max_bytes)
         self.turns = LoopTurns(self.loop)
         self.answers = AnswerTurns(self.turns, self.budget, self._do_slice)
+        now_ns = broker.clock.monotonic_ns
+        self._woken = PieceQueue(self.turns, self.guard, now_ns, self._look_again)
+        self._released = PieceQueue(self.turns, self.guard, now_ns, KafkaConnection.send)
         self.unsent: UnsentBounds[KafkaConnection] = UnsentBounds(KafkaConnection.bound_unsent)
         self.delays = DelayReports(broker.client_log)
         self.large = LargeRequests(self.loop, self.guard, broker.metrics, broker.clock, self.turns)
@@ -449,11 +453,14 @@ class KafkaServer(Generic[AnyPump]):
             )
 
     def _progressed(self, woken: list[ParkedFetch]) -> None:
-        for parked in woken:
-            session = parked.session  # None if the connection was closed in this loop
-            connection = None if session is None else self._connections.get(session)
-            if connection is not None:
-                connection.look_again(parked)
+        if woken:
+            self._woken.add(woken)
         if self._awaiting_flush:
-            for connection in list(self._awaiting_flush):
-                connection.send()
+            # A copy: a connection whose answers leave is removed.
+            self._released.add(list(self._awaiting_flush))
+
+    def _look_again(self, parked: ParkedFetch) -> None:
+        session = parked.session  # None if the connection was closed meanwhile
+        connection = None if session is None else self._connections.get(session)
+        if connection is not None:
+            connection.look_again(parked)

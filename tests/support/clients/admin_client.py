@@ -156,8 +156,9 @@ class Status:
     def progress(self) -> Progress:
         return Progress(phase="scanning the log", recovered_bytes=3, total_bytes=7)
 
-    def metrics_text(self, *, admin_connections: int, admin_held_bytes: int) -> bytes:
-        return b"# TYPE latermq_up gauge\nlatermq_up 1.0\n"
+    def metrics(self, *, admin_connections: int, admin_held_bytes: int) -> Iterator[bytes]:
+        yield b"# TYPE latermq_up gauge\n"
+        yield b"latermq_up 1.0\n"
 
     def topic_metrics(self) -> Iterator[tuple[str, int]]:
         yield "# TYPE latermq_topic_up gauge\n", 1

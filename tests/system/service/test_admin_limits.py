@@ -543,9 +543,9 @@ async def test_the_metrics_have_the_connections_and_their_memory() -> None:
     seen: list[tuple[int, int]] = []
 
     class Observed(Status):
-        def metrics_text(self, *, admin_connections: int, admin_held_bytes: int) -> bytes:
+        def metrics(self, *, admin_connections: int, admin_held_bytes: int) -> Iterator[bytes]:
             seen.append((admin_connections, admin_held_bytes))
-            return b""
+            return iter([b""])
 
     async with attacked(Observed()) as (client, attacker, connections):
         await attacker.open(HEAD + b"X: " + b"a" * 8_000)

@@ -1,0 +1,77 @@
+"""What thousands of clients wait for at once does not keep the loop from the others."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from _core.queue.partition import Partition
+from appliance import piece_queue
+from tests.support.harness.live_broker import LIMIT_S, LiveBroker, until
+from tests.support.values.kafka_records import Record
+
+COUNT = 30
+
+
+def partition_of(live: LiveBroker) -> Partition:
+    topic = live.broker.topics.find("t")
+    assert topic is not None
+    return topic.partitions[0]
+
+
+@pytest.fixture(autouse=True)
+def one_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop does one piece in a turn, as if each took a millisecond."""
+    monkeypatch.setattr(piece_queue, "AT_ONCE_NS", 1)
+
+
+async def test_a_record_wakes_its_consumers_in_many_turns(tmp_path: Path) -> None:
+    async with LiveBroker(tmp_path) as live:
+        consumers = [await live.connect() for _ in range(COUNT)]
+        producer = await live.connect()
+        for each in consumers:
+            each.send_fetch("t", 0, 0, wait_ms=LIMIT_S * 1000)
+        waiters = partition_of(live).waiting
+        await until(lambda: len(waiters()) == COUNT)
+        before = live.server.turns.turn_count
+        await producer.produce("t", 0, [Record(b"a")])
+        for each in consumers:
+            assert [record.value for record in await each.read_fetched()] == [b"a"]
+        assert live.server.turns.turn_count - before >= COUNT - 1
+        assert waiters() == []
+
+
+async def test_a_consumer_that_hangs_up_before_its_turn_is_passed_over(tmp_path: Path) -> None:
+    async with LiveBroker(tmp_path) as live:
+        consumers = [await live.connect() for _ in range(COUNT)]
+        producer = await live.connect()
+        for each in consumers:
+            each.send_fetch("t", 0, 0, wait_ms=LIMIT_S * 1000)
+        waiters = partition_of(live).waiting
+        await until(lambda: len(waiters()) == COUNT)
+        producer.send_produce("t", 0, [Record(b"a")])
+        await until(lambda: len(waiters()) < COUNT)
+        assert len(waiters()) > 1, "some have not had their turn"
+        for each in consumers[1::2]:
+            await each.close()
+        for each in consumers[::2]:
+            assert [record.value for record in await each.read_fetched()] == [b"a"]
+        await until(lambda: live.server.connection_count == 1 + COUNT // 2)
+        await producer.read_produced()
+        assert (await producer.produce("t", 0, [Record(b"b")])).base_offset == 1
+
+
+async def test_a_flush_lets_its_answers_go_in_many_turns(tmp_path: Path) -> None:
+    async with LiveBroker(tmp_path, flush="sync") as live:
+        producers = [await live.connect() for _ in range(COUNT)]
+        partition = partition_of(live)
+        live.disk.hold()
+        for each in producers:
+            each.send_produce("t", 0, [Record(b"a")])
+        await until(lambda: partition.next_offset == COUNT)
+        before = live.server.turns.turn_count
+        live.disk.let_go()
+        answers = await asyncio.gather(*(each.read_produced() for each in producers))
+        assert sorted(each.base_offset for each in answers) == list(range(COUNT))
+        # One of them may have had a flush of its own, which was on its way.
+        assert live.server.turns.turn_count - before >= COUNT - 2
