@@ -100,7 +100,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="perf.attacks", description=__doc__)
     parser.add_argument("--only", nargs="+", help="attacks whose names contain one of these")
     parser.add_argument("--seconds", type=float, default=2, help="of a round of a flood (2)")
-    parser.add_argument("--rounds", type=int, default=2, help="of a flood, and as long alone (2)")
+    parser.add_argument("--rounds", type=int, default=4, help="of a flood, and as long alone (4)")
     parser.add_argument("--nice", type=int, default=NICE, help=f"of the attackers ({NICE})")
     parser.add_argument("--list", action="store_true", help="show the attacks")
     options = parser.parse_args()

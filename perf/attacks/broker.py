@@ -14,6 +14,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,8 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from perf.attacks import memory_samples
 from perf.brokers import find_broker_command
-from perf.machine import BenchError
+from perf.machine import REPOSITORY, BenchError
 
 WATCHDOG_MS: Final = 40
 """The loop reports twice in this time."""
@@ -31,7 +33,6 @@ WATCHDOG_MS: Final = 40
 UNREAD_BYTES: Final = 4_096
 """Of lines in a pipe that nobody reads."""
 
-SAMPLE_S: Final = 0.01
 GAUGE_S: Final = 0.25
 START_LIMIT_S: Final = 60.0
 READER_ADDRESS: Final = "127.0.0.2"
@@ -47,15 +48,6 @@ GAUGES: Final = (
     "latermq_locked_bytes",
 )
 CONFIG: Final = "[disk]\nrefuse_percent = 100\n"
-
-
-def anonymous_bytes(pid: int) -> int:
-    """RssAnon of a process; 0 if it has ended."""
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("RssAnon:"):
-                return int(line.split()[1]) * 1024
-    return 0
 
 
 @dataclass
@@ -226,8 +218,14 @@ class ObservedBroker:
                     self.observed.pings.append(seconds + ns / 1e9 - ahead_s)
 
     def _watch_memory(self) -> None:
-        while not self._is_over.wait(SAMPLE_S):
-            self.observed.anonymous.append((time.monotonic(), anonymous_bytes(self.pid)))
+        command = [sys.executable, "-m", memory_samples.__name__, str(self.pid)]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
+        ) as sampler:
+            assert sampler.stdout is not None
+            for line in sampler.stdout:
+                at_s, size = line.split()
+                self.observed.anonymous.append((float(at_s), int(size)))
 
     def _watch_gauges(self) -> None:
         while not self._is_over.wait(GAUGE_S):

@@ -190,7 +190,7 @@ class Span:
     """
 
     seconds: float = 2.0
-    rounds: int = 2
+    rounds: int = 4
     nice: int = NICE
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
 from appliance.errors import StorageError
-from appliance.units import KIB, NS_PER_MS
+from appliance.units import KIB
 from compat.kafka.protocol.deferred import DeferredResponse
 from compat.kafka.protocol.pieces import PieceWriter
 
@@ -27,8 +27,9 @@ FIRST_SLICE_WORK: Final = 64 * KIB
 SLICE_WORK: Final = 256 * KIB
 """Done in each later turn, unless it takes longer than SLICE_NS."""
 
-SLICE_NS: Final = NS_PER_MS
-"""A slice ends after this time too, should its items take longer than their price says."""
+SLICE_NS: Final = 300_000
+"""A slice ends after this time too, should its items take longer than their price says. Others wait
+for one in each step of their own requests, and an answer in longer slices is not ready sooner."""
 
 
 @dataclass(frozen=True, slots=True)
