@@ -214,8 +214,6 @@ def find_warnings(results: Sequence[Result], metric_of: Mapping[str, str]) -> li
     `metric_of` names the main metric of a workload, whose spread is checked.
     """
     found = []
-    disturbed: dict[str, float] = {}
-    stopped: dict[str, float] = {}
     for result in results:
         where = f"{result.workload}, {result.broker}"
         metric = metric_of[result.workload]
@@ -225,23 +223,28 @@ def find_warnings(results: Sequence[Result], metric_of: Mapping[str, str]) -> li
                 f"{where}: the runs spread {figure.spread:.2f}x (more than {SPREAD_MAX}x), too "
                 f"wide to conclude anything from {METRICS[metric].title}"
             )
-        others = result.find("other_cpu_share")
-        if others is not None and others.max > OTHER_CPU_SHARE_MAX:
-            disturbed[where] = others.max
-        stolen = result.find("stolen_share")
-        if stolen is not None and stolen.max > STOLEN_SHARE_MAX:
-            stopped[where] = stolen.max
-    if disturbed:
-        worst = max(disturbed, key=lambda where: disturbed[where])
+    count, worst, share = _most_over(results, "other_cpu_share", OTHER_CPU_SHARE_MAX)
+    if count:
         found.append(
-            f"other processes used more than {OTHER_CPU_SHARE_MAX} of a core beside "
-            f"{len(disturbed)} of {len(results)} cases, most beside {worst}: {disturbed[worst]:.2f}"
+            f"other processes used more than {OTHER_CPU_SHARE_MAX} of a core beside {count} of "
+            f"{len(results)} cases, most beside {worst}: {share:.2f}"
         )
-    if stopped:
-        worst = max(stopped, key=lambda where: stopped[where])
+    count, worst, share = _most_over(results, "stolen_share", STOLEN_SHARE_MAX)
+    if count:
         found.append(
-            f"the host of this machine took more than {STOLEN_SHARE_MAX} of a core from "
-            f"{len(stopped)} of {len(results)} cases, most from {worst}: {stopped[worst]:.2f}; it "
-            "may stop all processors for tens of ms, which a p99 shows"
+            f"the host of this machine took more than {STOLEN_SHARE_MAX} of a core from {count} of "
+            f"{len(results)} cases, most from {worst}: {share:.2f}; it may stop all processors for "
+            "tens of ms, which a p99 shows"
         )
     return found
+
+
+def _most_over(results: Sequence[Result], metric: str, limit: float) -> tuple[int, str, float]:
+    """Return in how many cases a metric was above a limit, where most, and how much there."""
+    over = {}
+    for result in results:
+        figure = result.find(metric)
+        if figure is not None and figure.max > limit:
+            over[f"{result.workload}, {result.broker}"] = figure.max
+    worst = max(over, key=lambda where: over[where], default="")
+    return len(over), worst, over.get(worst, 0.0)

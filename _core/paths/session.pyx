@@ -74,8 +74,8 @@ cdef enum:
     KEEP_BYTES = 64 << 10
     # Pause a client that sends requests but does not read responses.
     ANSWERS_MAX = 256
-    # A few ms of work. A request counts as REQUEST_WORK_BYTES plus its size, plus the bytes that it
-    # decompresses or copies.
+    # Of a session whose owner sets no other (`appliance.loop_turns`). A request counts as
+    # REQUEST_WORK_BYTES plus its size, plus the bytes that it decompresses or copies.
     TURN_WORK_BYTES = 2 << 20
     REQUEST_WORK_BYTES = 8 << 10
 

@@ -47,7 +47,7 @@ class Host(Protocol[Connection]):
         """Set whether a connection is notified of the next flush."""
 
     def note_completed(self, connection: Connection) -> None:
-        """Note a completed deferred response; it is sent at the end of the turn."""
+        """Note a completed deferred response; it is sent once the turn's changes are written."""
 
     def end_turn(self) -> None:
         """Send the responses completed in this turn, after its changes were written."""

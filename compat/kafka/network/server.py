@@ -125,7 +125,7 @@ class KafkaServer(Generic[AnyPump]):
         self.answers = AnswerTurns(self.turns, self.budget, self._do_slice)
         now_ns = broker.clock.monotonic_ns
         self._woken = PieceQueue(self.turns, self.guard, now_ns, self._look_again)
-        self._released = PieceQueue(self.turns, self.guard, now_ns, KafkaConnection.send)
+        self._to_send = PieceQueue(self.turns, self.guard, now_ns, KafkaConnection.send)
         self.unsent: UnsentBounds[KafkaConnection] = UnsentBounds(KafkaConnection.bound_unsent)
         self.delays = DelayReports(broker.client_log)
         self.large = LargeRequests(self.loop, self.guard, broker.metrics, broker.clock, self.turns)
@@ -350,14 +350,14 @@ class KafkaServer(Generic[AnyPump]):
             self._awaiting_flush.discard(connection)
 
     def note_completed(self, connection: KafkaConnection) -> None:
-        """Note a completed deferred response; it is sent at the end of the turn."""
+        """Note a completed deferred response; it is sent after the turn's changes were written."""
         self._completed.append(connection)
 
     def end_turn(self) -> None:
         """Send the responses completed in this turn, after its changes were written."""
-        completed, self._completed = self._completed, []
-        for connection in completed:
-            connection.send()
+        if self._completed:
+            completed, self._completed = self._completed, []
+            self._to_send.add(completed)
         self._arm_groups()
 
     def _arm_groups(self) -> None:
@@ -457,7 +457,7 @@ class KafkaServer(Generic[AnyPump]):
             self._woken.add(woken)
         if self._awaiting_flush:
             # A copy: a connection whose answers leave is removed.
-            self._released.add(list(self._awaiting_flush))
+            self._to_send.add(list(self._awaiting_flush))
 
     def _look_again(self, parked: ParkedFetch) -> None:
         session = parked.session  # None if the connection was closed meanwhile

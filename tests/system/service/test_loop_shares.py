@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from appliance.loop_turns import TURN_NS
+from appliance.loop_turns import TURN_NS, LoopTurns
 from appliance.system.clock import SystemClock
-from appliance.units import MIB, NS_PER_MS
+from appliance.units import KIB, MIB, NS_PER_MS
 from compat.kafka.network.connection import SPENT_READ_BYTES, KafkaConnection
 from tests.support.harness.live_broker import LiveBroker, until
 from tests.support.values.kafka_records import Record
@@ -146,3 +146,19 @@ async def test_connection_that_is_lost_while_it_waits_for_its_turn_harms_nobody(
         for client in clients[1::2]:
             assert (await client.read_produced()).error == 0
         assert not live.server.pump.has_failed
+
+
+@pytest.mark.usefixtures("loop")
+async def test_requests_of_a_connection_have_the_work_of_a_turn_that_the_loop_gives_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request counts as 8 KiB, so that one ends the turn."""
+    monkeypatch.setattr(LoopTurns, "work_bytes", lambda *_: 8 * KIB)
+    async with LiveBroker(tmp_path) as live:
+        client = await live.connect()
+        before = live.server.turns.turn_count
+        for number in range(20):
+            client.send_produce("t", 0, [Record(b"%d" % number)])
+        offsets = [(await client.read_produced()).base_offset for _ in range(20)]
+        assert offsets == list(range(20))
+        assert live.server.turns.turn_count - before >= 19
