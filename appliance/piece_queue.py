@@ -60,11 +60,25 @@ class PieceQueue(Generic[Item]):
     def add(self, items: Iterable[Item]) -> None:
         """Do the work of some items, or of those there is time for, and of the others later."""
         for item in items:
-            if item not in self._waiting:
-                self._waiting.add(item)
-                self._items.append(item)
+            self._append(item)
         if not self._is_asked and not self._is_running:
             self._go_on()
+
+    def add_later(self, item: Item) -> None:
+        """Do the work of an item in a later turn, because many may be added one by one."""
+        self._append(item)
+        if not self._is_running:
+            self._ask()
+
+    def _append(self, item: Item) -> None:
+        if item not in self._waiting:
+            self._waiting.add(item)
+            self._items.append(item)
+
+    def _ask(self) -> None:
+        if not self._is_asked:
+            self._is_asked = True
+            self._turns.ask(partial(self._guard, self._go_on), is_light=True)
 
     def _go_on(self) -> None:
         """Work for AT_ONCE_NS; ask for a turn if more is left."""
@@ -81,5 +95,4 @@ class PieceQueue(Generic[Item]):
             self._is_running = False
             self._turns.spend(now_ns - began_ns)
             if self._items:
-                self._is_asked = True
-                self._turns.ask(partial(self._guard, self._go_on), is_light=True)
+                self._ask()

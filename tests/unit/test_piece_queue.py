@@ -74,12 +74,22 @@ def test_an_item_that_waits_is_done_once() -> None:
     assert crowd.done == ["a"], "and again after it was done"
 
 
+def test_what_is_added_for_later_waits_for_a_turn() -> None:
+    """Many come one by one, so that none of them knows of the others."""
+    crowd = Crowd()
+    for item in "abcdef":
+        crowd.queue.add_later(item)
+    assert crowd.done == []
+    assert [crowd.turn() for _ in range(3)] == ["abcd", "ef", ""]
+
+
 def test_an_item_may_add_others() -> None:
     crowd = Crowd()
     crowd.work["a"] = lambda: crowd.queue.add("bcdef")
+    crowd.work["f"] = lambda: crowd.queue.add_later("g")
     crowd.queue.add("a")
     assert crowd.done == [*"abcd"]
-    assert crowd.turn() == "ef"
+    assert crowd.turn() == "efg"
 
 
 def test_pieces_come_before_heavy_work_and_leave_it_its_turn() -> None:

@@ -91,13 +91,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._watch: IdleDetector
         self._pace: ReadPace
         self._deferred: SlicedAnswer | None = None
-        self._is_write_paused = False
-        self._is_read_paused = False
-        self._is_lost = False
-        self._is_dropped = self._is_large = False
-        self._is_resuming = False
-        self._is_working = False
-        self._is_resting = False
+        self._is_write_paused = self._is_read_paused = False
+        self._is_lost = self._has_ended = self._is_dropped = self._is_large = False
+        self._is_resuming = self._is_working = self._is_resting = False
         self._turn_began_ns = self._read_began_ns = self._paused_ns = 0
         self._handed_bytes = 0
         self._in_transport_bytes = 0
@@ -183,8 +179,20 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._trace = RequestTrace.make_if_wanted(self._server.broker.clock, self.peer)
         self.session.trace = self._trace
 
+    def eof_received(self) -> bool:
+        self._server.ended.add_later(self)
+        return True  # it stays open until `end`
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
+        self._server.ended.add_later(self)
+
+    def end(self) -> None:
+        """Close, and free everything: the client is gone."""
+        self._transport.close()
+        if self._has_ended or (self._transport.get_write_buffer_size() and not self._is_lost):
+            return  # what is unsent counts until it was received or `connection_lost`
+        self._is_lost = self._has_ended = True
         self._server.large.give_up(self.session)
         self._server.forget(self)
         self._parked.drop_all()
@@ -302,12 +310,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             raise
         except Exception as error:  # noqa: BLE001 (a bug in a handler)
             # Close only this connection.
-            self._log_line(
-                logging.ERROR,
-                "internal error",
-                "internal error in a control-plane request: closing its connection",
-                error=error,
-            )
+            text = "internal error in a control-plane request: closing its connection"
+            self._log_line(logging.ERROR, "internal error", text, error=error)
             return f"internal error: {error!r}"
         # Counted only here, because dispatch has now checked that the API key is a known one.
         broker.metrics.count_request(int.from_bytes(request[:2], "big"))
@@ -363,18 +367,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _fail_request(self, error: Exception) -> None:
         """Close only this connection: a request failed after it had waited."""
+        reason = f"internal error: {error!r}"
         if isinstance(error, RemoteProtocolError):
-            if not self._is_dropped:
-                self._drop("request", error.message)
-            return
-        self._log_line(
-            logging.ERROR,
-            "internal error",
-            "internal error in a request that waited: closing its connection",
-            error=error,
-        )
+            reason = error.message
+        else:
+            text = "internal error in a request that waited: closing its connection"
+            self._log_line(logging.ERROR, "internal error", text, error=error)
         if not self._is_dropped:
-            self._drop("request", f"internal error: {error!r}")
+            self._drop("request", reason)
 
     def send(self) -> None:
         """Send the responses that may leave, and resume reading if that made room."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from appliance.loop_turns import LoopTurns
+from appliance.piece_queue import PieceQueue
 from appliance.work_thread import Turn
 from compat.kafka.network.answer_turns import AnswerTurns
 from compat.kafka.network.delay_reports import DelayReports
@@ -26,6 +27,9 @@ class Host(Protocol[Connection]):
     turns: LoopTurns
     budget: MemoryBudget[Connection]
     answers: AnswerTurns[Connection]
+    ended: PieceQueue[Connection]
+    """Whose clients are gone."""
+
     unsent: UnsentBounds[Connection]
     delays: DelayReports
     large: LargeRequests

@@ -86,8 +86,8 @@ class KafkaServer(Generic[AnyPump]):
     """Listens, and connects the client connections to the pump.
 
     Attributes:
-        broker, pump, groups, loop, turns, node, budget, answers, unsent, delays, large: shared by
-            the connections.
+        broker, pump, groups, loop, turns, node, budget, answers, ended, unsent, delays, large:
+            shared by the connections.
         routes: the brokers that clients know.
         copies_output: the transports copy bytes that they cannot send at once; uvloop's do not.
         bound: the listening address, once started.
@@ -126,6 +126,8 @@ class KafkaServer(Generic[AnyPump]):
         now_ns = broker.clock.monotonic_ns
         self._woken = PieceQueue(self.turns, self.guard, now_ns, self._look_again)
         self._to_send = PieceQueue(self.turns, self.guard, now_ns, KafkaConnection.send)
+        # Not guarded: connections end also after the pump has stopped.
+        self.ended = PieceQueue(self.turns, lambda step: step(), now_ns, KafkaConnection.end)
         self.unsent: UnsentBounds[KafkaConnection] = UnsentBounds(KafkaConnection.bound_unsent)
         self.delays = DelayReports(broker.client_log)
         self.large = LargeRequests(self.loop, self.guard, broker.metrics, broker.clock, self.turns)

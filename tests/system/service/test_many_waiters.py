@@ -75,3 +75,33 @@ async def test_a_flush_lets_its_answers_go_in_many_turns(tmp_path: Path) -> None
         assert sorted(each.base_offset for each in answers) == list(range(COUNT))
         # One of them may have had a flush of its own, which was on its way.
         assert live.server.turns.turn_count - before >= COUNT - 2
+
+
+async def test_clients_that_hang_up_together_are_forgotten_in_many_turns(tmp_path: Path) -> None:
+    async with LiveBroker(tmp_path) as live:
+        consumers = [await live.connect() for _ in range(COUNT)]
+        producer = await live.connect()
+        for each in consumers:
+            each.send_fetch("t", 0, 0, wait_ms=LIMIT_S * 1000)
+        waiters = partition_of(live).waiting
+        await until(lambda: len(waiters()) == COUNT)
+        before = live.server.turns.turn_count
+        await asyncio.gather(*(each.close() for each in consumers))
+        await until(lambda: live.server.connection_count == 1)
+        assert live.server.turns.turn_count - before >= COUNT
+        assert waiters() == []
+        assert live.server.held_bytes < 100_000
+        assert (await producer.produce("t", 0, [Record(b"a")])).base_offset == 0
+
+
+async def test_all_connections_end_with_the_server(tmp_path: Path) -> None:
+    """Also those that wait for their turn when the pump stops."""
+    async with LiveBroker(tmp_path) as live:
+        consumers = [await live.connect() for _ in range(COUNT)]
+        await until(lambda: live.server.connection_count == COUNT)
+        for each in consumers:
+            each.send_fetch("t", 0, 0, wait_ms=LIMIT_S * 1000)
+        waiters = partition_of(live).waiting
+        await until(lambda: len(waiters()) == COUNT)
+    await until(lambda: live.server.connection_count == 0)
+    assert waiters() == []
