@@ -6,7 +6,7 @@ together would keep the loop for a tenth of a second. So they are done for a mil
 turn of the loop, and between two turns everyone else is served. Layer 5.
 """
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
@@ -50,30 +50,21 @@ class PieceQueue(Generic[Item]):
         self._guard = guard
         self._now_ns = now_ns
         self._run = run
-        self._items: deque[Item] = deque()
-        self._waiting: set[Item] = set()
+        self._items: OrderedDict[Item, None] = OrderedDict()
         self._is_asked = self._is_running = False
-
-    def __len__(self) -> int:
-        return len(self._items)
 
     def add(self, items: Iterable[Item]) -> None:
         """Do the work of some items, or of those there is time for, and of the others later."""
         for item in items:
-            self._append(item)
-        if not self._is_asked and not self._is_running:
+            self._items.setdefault(item)
+        if self._items and not self._is_asked and not self._is_running:
             self._go_on()
 
     def add_later(self, item: Item) -> None:
         """Do the work of an item in a later turn, because many may be added one by one."""
-        self._append(item)
+        self._items.setdefault(item)
         if not self._is_running:
             self._ask()
-
-    def _append(self, item: Item) -> None:
-        if item not in self._waiting:
-            self._waiting.add(item)
-            self._items.append(item)
 
     def _ask(self) -> None:
         if not self._is_asked:
@@ -87,8 +78,7 @@ class PieceQueue(Generic[Item]):
         began_ns = now_ns = self._now_ns()
         try:
             while self._items and now_ns - began_ns < AT_ONCE_NS:
-                item = self._items.popleft()
-                self._waiting.remove(item)
+                item, _ = self._items.popitem(last=False)
                 self._run(item)
                 now_ns = self._now_ns()
         finally:  # an error of one item keeps no other waiting

@@ -213,7 +213,9 @@ class LiveStatus:
     def progress(self) -> Progress:
         return self._broker.progress()
 
-    def metrics(self, *, admin_connections: int, admin_held_bytes: int) -> Iterator[bytes]:
+    def metrics(
+        self, *, admin_connections: int, admin_held_bytes: int
+    ) -> Iterator[tuple[str, int]]:
         frontend = self._frontend
         clients = self._clients if frontend is None else frontend
         connections, held = (

@@ -19,12 +19,13 @@ from typing import Final
 from aiohttp import web
 
 from appliance.admin.answers import error_answer, not_ready
-from appliance.admin.api import Api
+from appliance.admin.api import SLICE_WORK, Api
 from appliance.admin.connections import (
     HEADER_COUNT_MAX,
     IDLE_S,
     AdminConnection,
     AdminConnections,
+    send_parts,
 )
 from appliance.admin.status import StatusSource
 from appliance.client_log import ClientLog
@@ -182,15 +183,18 @@ class AdminServer:
             return web.json_response({"ready": False, "error": refusal}, status=503)
         return web.json_response({"ready": True})
 
-    async def _get_metrics(self, request: web.Request) -> web.Response:
-        parts = []
-        for part in self._status.metrics(
+    async def _get_metrics(self, request: web.Request) -> web.StreamResponse:
+        parts = self._status.metrics(
             admin_connections=len(self.connections),
             admin_held_bytes=self.connections.held_bytes,
-        ):
-            parts.append(part)
-            await self.connections.of(request).take_turn()
-        return web.Response(body=b"".join(parts), headers={"Content-Type": METRICS_CONTENT_TYPE})
+        )
+        return await send_parts(
+            self.connections.of(request),
+            request,
+            parts,
+            slice_work=SLICE_WORK,
+            content_type=METRICS_CONTENT_TYPE,
+        )
 
     @web.middleware
     async def _observe(self, request: web.Request, handler: _Handler) -> web.StreamResponse:

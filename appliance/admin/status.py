@@ -287,8 +287,10 @@ class StatusSource(Protocol):
     def progress(self) -> Progress:
         """Return the progress of the start."""
 
-    def metrics(self, *, admin_connections: int, admin_held_bytes: int) -> Iterator[bytes]:
-        """Return all metrics in Prometheus' text format 0.0.4, in parts that take little each.
+    def metrics(
+        self, *, admin_connections: int, admin_held_bytes: int
+    ) -> Iterator[tuple[str, int]]:
+        """Return all metrics in Prometheus' text format 0.0.4, in parts, each with its work.
 
         Args:
             admin_connections: open connections of the admin address.

@@ -16,6 +16,7 @@ from appliance.broker import Broker
 from appliance.kafka_facade import KAFKA_FACADE
 from appliance.metrics import (
     LATENESS_BOUNDS_SECONDS,
+    LINE_WORK,
     METRICS,
     PART_METRICS,
     Gauges,
@@ -28,11 +29,11 @@ from tests.support.harness.slave_harness import SlaveHarness
 from tests.support.values.kafka_records import Record, delay
 
 
-def parse(parts: Iterable[bytes]) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def parse(parts: Iterable[tuple[str, int]]) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     """Return sample values by name and labels."""
     return {
         (sample.name, tuple(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(b"".join(parts).decode())
+        for family in text_string_to_metric_families("".join(text for text, _ in parts))
         for sample in family.samples
     }
 
@@ -49,9 +50,10 @@ def test_a_new_broker_shows_every_metric_without_labels_as_zero() -> None:
 def test_the_page_comes_in_parts_of_few_metrics() -> None:
     """Rendered at once, it would keep the loop for some milliseconds."""
     parts = list(render(Metrics(), Gauges()))
-    counts = [part.count(b"# TYPE ") for part in parts]
+    counts = [text.count("# TYPE ") for text, _ in parts]
     assert max(counts) <= PART_METRICS
     assert sum(counts) == len(METRICS)
+    assert [work for _, work in parts] == [len(text.splitlines()) * LINE_WORK for text, _ in parts]
 
 
 def test_every_counter_and_gauge_is_shown_under_its_name() -> None:

@@ -357,9 +357,8 @@ class KafkaServer(Generic[AnyPump]):
 
     def end_turn(self) -> None:
         """Send the responses completed in this turn, after its changes were written."""
-        if self._completed:
-            completed, self._completed = self._completed, []
-            self._to_send.add(completed)
+        completed, self._completed = self._completed, []
+        self._to_send.add(completed)
         self._arm_groups()
 
     def _arm_groups(self) -> None:
@@ -455,11 +454,8 @@ class KafkaServer(Generic[AnyPump]):
             )
 
     def _progressed(self, woken: list[ParkedFetch]) -> None:
-        if woken:
-            self._woken.add(woken)
-        if self._awaiting_flush:
-            # A copy: a connection whose answers leave is removed.
-            self._to_send.add(list(self._awaiting_flush))
+        self._woken.add(woken)
+        self._to_send.add(self._awaiting_flush)
 
     def _look_again(self, parked: ParkedFetch) -> None:
         session = parked.session  # None if the connection was closed meanwhile

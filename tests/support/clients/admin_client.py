@@ -156,9 +156,11 @@ class Status:
     def progress(self) -> Progress:
         return Progress(phase="scanning the log", recovered_bytes=3, total_bytes=7)
 
-    def metrics(self, *, admin_connections: int, admin_held_bytes: int) -> Iterator[bytes]:
-        yield b"# TYPE latermq_up gauge\n"
-        yield b"latermq_up 1.0\n"
+    def metrics(
+        self, *, admin_connections: int, admin_held_bytes: int
+    ) -> Iterator[tuple[str, int]]:
+        yield "# TYPE latermq_up gauge\n", 1
+        yield "latermq_up 1.0\n", 1
 
     def topic_metrics(self) -> Iterator[tuple[str, int]]:
         yield "# TYPE latermq_topic_up gauge\n", 1

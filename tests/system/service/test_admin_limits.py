@@ -543,9 +543,11 @@ async def test_the_metrics_have_the_connections_and_their_memory() -> None:
     seen: list[tuple[int, int]] = []
 
     class Observed(Status):
-        def metrics(self, *, admin_connections: int, admin_held_bytes: int) -> Iterator[bytes]:
+        def metrics(
+            self, *, admin_connections: int, admin_held_bytes: int
+        ) -> Iterator[tuple[str, int]]:
             seen.append((admin_connections, admin_held_bytes))
-            return iter([b""])
+            return iter([("", 1)])
 
     async with attacked(Observed()) as (client, attacker, connections):
         await attacker.open(HEAD + b"X: " + b"a" * 8_000)

@@ -7,6 +7,7 @@ import pytest
 
 from _core.queue.partition import Partition
 from appliance import piece_queue
+from compat.kafka.network.connection import KafkaConnection
 from tests.support.harness.live_broker import LIMIT_S, LiveBroker, until
 from tests.support.values.kafka_records import Record
 
@@ -77,7 +78,23 @@ async def test_a_flush_lets_its_answers_go_in_many_turns(tmp_path: Path) -> None
         assert live.server.turns.turn_count - before >= COUNT - 2
 
 
-async def test_clients_that_hang_up_together_are_forgotten_in_many_turns(tmp_path: Path) -> None:
+async def test_clients_that_hang_up_together_end_in_many_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost_in_turn = [0]
+    lose = KafkaConnection.connection_lost
+
+    def count(connection: KafkaConnection, exc: Exception | None) -> None:
+        lost_in_turn[-1] += 1
+        lose(connection, exc)
+
+    monkeypatch.setattr(KafkaConnection, "connection_lost", count)
+    loop = asyncio.get_running_loop()
+
+    def turn() -> None:
+        lost_in_turn.append(0)
+        loop.call_soon(turn)
+
     async with LiveBroker(tmp_path) as live:
         consumers = [await live.connect() for _ in range(COUNT)]
         producer = await live.connect()
@@ -85,10 +102,11 @@ async def test_clients_that_hang_up_together_are_forgotten_in_many_turns(tmp_pat
             each.send_fetch("t", 0, 0, wait_ms=LIMIT_S * 1000)
         waiters = partition_of(live).waiting
         await until(lambda: len(waiters()) == COUNT)
-        before = live.server.turns.turn_count
+        turn()
         await asyncio.gather(*(each.close() for each in consumers))
+        await until(lambda: sum(lost_in_turn) == COUNT)
         await until(lambda: live.server.connection_count == 1)
-        assert live.server.turns.turn_count - before >= COUNT
+        assert max(lost_in_turn) <= 2
         assert waiters() == []
         assert live.server.held_bytes < 100_000
         assert (await producer.produce("t", 0, [Record(b"a")])).base_offset == 0
