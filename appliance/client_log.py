@@ -46,6 +46,7 @@ LineKind: TypeAlias = Literal[
     "changed topic",
     "producer",
     "replication",
+    "amplification",
 ]
 """A closed set, which bounds the number of summaries."""
 

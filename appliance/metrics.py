@@ -83,6 +83,7 @@ class Metrics:
     producers_refused: dict[str, int] = field(default_factory=dict)
     """By the limit that was exceeded."""
     producers_forgotten: int = 0
+    batches_held_back: int = 0
     received_bytes: int = 0
     sent_bytes: int = 0
     accepted_frames: int = 0
@@ -291,6 +292,12 @@ METRICS: Final = (
         "producers_forgotten",
         "counter",
         "Idempotent producers forgotten for new ones because of the limit on all of them.",
+    ),
+    MetricInfo(
+        "batches_held_back",
+        "counter",
+        "Compressed batches that waited because the log takes too much of what their address "
+        "sends.",
     ),
     MetricInfo("received_bytes", "counter", "Bytes received from Kafka clients."),
     MetricInfo("sent_bytes", "counter", "Bytes sent to Kafka clients."),

@@ -46,6 +46,7 @@ LAYERS: Final[dict[str, int]] = {
     "appliance.system.listening": 5,
     "appliance.system.sd_notify": 5,
     "compat.kafka.network.limits": 3,
+    "compat.kafka.network.log_debts": 3,
     "compat.kafka.network.read_pace": 3,
     "compat.kafka.network.unsent_bounds": 3,
     "compat.kafka.network.*": 5,

@@ -5,9 +5,11 @@ from _core.paths.delay_split cimport BatchSplitter
 from _core.queue.partition cimport Partition, Topic
 
 cdef class BatchWork:
+    cdef readonly bint is_packed
     cdef readonly bint is_made
     cdef readonly bint is_done
     cdef readonly bint is_split
+    cdef str refusal
     cdef object lookup
     cdef BatchSplitter splitter
     cdef Batch batch

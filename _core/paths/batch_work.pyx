@@ -26,11 +26,22 @@ cdef class BatchWork:
     """The work on one batch, from the moment it is found to be large.
 
     Attributes:
+        is_packed: it unpacks the batch; else it only looks up ids.
         is_made: it has what it needs, and `run` may be called, once.
         is_done: `run` has ended without an exception.
         is_split: the thread has split the batch.
+        refusal: why the batch is refused, so that the client sends it again; or None.
         lookup: of ids: what `run` does next, or has done; None if there is none.
     """
+
+    def __cinit__(self, bint is_packed):
+        self.is_packed = is_packed
+
+    def refuse(self, str message not None):
+        """Give up, because it waited too long. REQUIRES: `is_packed`, and not `is_made`."""
+        assert self.is_packed and not self.is_made
+        self.refusal = message
+        self.is_made = self.is_done = self.is_split = True
 
     cdef int make(
         self, BatchSplitter splitter, object decompress, bytes packed, int64_t size_max,

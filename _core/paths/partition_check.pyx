@@ -61,3 +61,9 @@ cdef int64_t check_partitions(
         skip_tags(&c, flexible)
     skip_tags(&c, flexible)
     return -1 if c.failed else items
+
+
+cdef str find_name(frozenset names, const uint8_t* name, int64_t size):
+    """Return a topic's name if it is one of some names, which are bytes; else None."""
+    text = (<const char*>name)[:size]
+    return text.decode() if text in names else None

@@ -55,6 +55,8 @@ cdef class ProducePath:
     cdef int64_t unpacked_left          # of the current request
     cdef int64_t serial                 # of the current request
     cdef readonly int64_t work_bytes
+    cdef public int64_t amplified_bytes
+    cdef public bint defers_packed
     cdef readonly int64_t batches
     cdef readonly dict refused          # batches by Kafka error code
     cdef readonly DelayNotices delays
@@ -80,13 +82,11 @@ cdef class ProducePath:
         Progress* progress, int64_t work_max
     ) except -1
     cdef int64_t _done(self) noexcept
-    cdef str _find_closed(self, const uint8_t* name, int64_t size)
     cdef int64_t begin(self, int64_t now_ns) noexcept
     cdef int set_late_errors(self, Patience* patience) noexcept
     cdef int count_late(self, const Patience* patience, const TimedOut* found) except -1
     cdef int count_refused(self, int error, int64_t count) except -1
     cdef bytes _unpack(self, int codec, const uint8_t* records, int64_t size, Outcome* o)
-    cdef int64_t _unpack_max(self) noexcept
     cdef int _refuse_packed(self, object error, Outcome* o) except -1
     cdef int _finish(
         self, Partition partition, const Batch* b, const uint8_t* data, int64_t size,

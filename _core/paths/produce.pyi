@@ -8,6 +8,8 @@ from _core.paths.retry_rules import RetryRules
 from _core.paths.timer_quota import TimerQuota
 from _core.state.writer import LogWriter
 
+AMPLIFICATION_MAX: int
+
 class ProducePath:
     writer: LogWriter
     splitter: BatchSplitter
@@ -24,6 +26,8 @@ class ProducePath:
     requests: int
     received_bytes: int
     work_bytes: int
+    amplified_bytes: int
+    defers_packed: bool
     def __new__(
         cls,
         writer: LogWriter,

@@ -22,7 +22,6 @@ Layer 0: no I/O, no clock. Runs on the event loop, one request at a time.
 """
 
 from cpython.buffer cimport PyBUF_READ
-from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy, memset
@@ -47,9 +46,9 @@ from _core.bytes.kafka_wire cimport (
 from _core.bytes.layout cimport *
 from _core.log.tail cimport ROOM_CONTROL, ROOM_RECORDS, FrameBody
 from _core.paths.batch_ids cimport await_ids
-from _core.paths.produce_texts cimport delayed_size_text, frame_size_text, unpacked_size_text
+from _core.paths.produce_texts cimport check_split_size, frame_size_text, unpacked_size_text
 from _core.state.writer cimport LogWriter
-from _core.paths.partition_check cimport check_partitions
+from _core.paths.partition_check cimport check_partitions, find_name
 from _core.paths.produce_answer cimport OUTCOME_AT_ERROR, Outcome, put_outcome
 from _core.bytes.octets cimport (
     Cursor, store_u16, store_u32, store_u64, take, take_i16, take_i32, take_uvarint,
@@ -60,6 +59,9 @@ from _core.paths.split_frame cimport fill_frame
 from _core.queue.partition cimport Partition, Topic
 from _core.bytes.tags cimport seal_tags
 from _core.paths.timer_quota cimport TimerQuota
+
+cpdef enum:
+    AMPLIFICATION_MAX = 256  # what the log takes of a batch beyond so many times its size counts
 
 cdef enum:
     FIRST_FLEXIBLE = 9
@@ -77,6 +79,8 @@ cdef class ProducePath:
 
     Attributes:
         requests, batches, received_bytes, work_bytes (of what is computed): totals since the start.
+        amplified_bytes: what the log took beyond AMPLIFICATION_MAX, until the owner sets it to 0.
+        defers_packed: compressed batches wait for the thread, whatever their size.
         refused: number of refused batches by Kafka error code.
         delays: what became of delay requests that cannot be met.
         admit_producer: called with partition handle, producer id, sequence, and whether it was
@@ -206,7 +210,7 @@ cdef class ProducePath:
                 named.p = begin + progress.topic_at
             name = take_string(&named, flexible, &size)
             topic = self.writer.projections.find_topic(name, size)
-            closed_name = None if topic is not None else self._find_closed(name, size)
+            closed_name = None if topic is not None else find_name(self.closed_topics, name, size)
             if not progress.in_topic:
                 progress.topic_at = c.p - begin
                 c[0] = named
@@ -232,11 +236,6 @@ cdef class ProducePath:
     cdef int64_t _done(self) noexcept:
         """The work of all batches since the start."""
         return self.received_bytes + self.work_bytes + self.batches * BATCH_WORK_BYTES
-
-    cdef str _find_closed(self, const uint8_t* name, int64_t size):
-        """Return the name if it is that of an internal topic, else None."""
-        text = (<const char*>name)[:size]
-        return text.decode() if text in self.closed_topics else None
 
     cdef int _partition(
         self, Cursor* c, int version, Topic topic, str closed_name, int acks, int64_t now_ms,
@@ -350,10 +349,14 @@ cdef class ProducePath:
             if self.work.is_split:
                 return self._finish_work(partition, &b, data, size, now_ms, o)
             self.work.make(
-                self.splitter.copy(), self.decompress,
-                PyBytes_FromStringAndSize(<const char*>records, records_size), self._unpack_max(),
-                &b, partition, look, self.accepted_ms, self.base_ms,
+                self.splitter.copy(), self.decompress, (<const char*>records)[:records_size],
+                min(self.unpacked_left, self.unpacked_batch_max), &b, partition, look,
+                self.accepted_ms, self.base_ms,
             )
+            o.waits = True
+            return 0
+        if codec and self.defers_packed:
+            self.work = BatchWork(True)
             o.waits = True
             return 0
         if codec:
@@ -393,6 +396,10 @@ cdef class ProducePath:
     ) except -1:
         """Append or refuse a batch from what a thread has found."""
         cdef BatchSplitter own = self.splitter
+        if self.work.refusal is not None:
+            o.error = KAFKA_STORAGE_ERROR  # clients send it again
+            self.message = self.work.refusal
+            return self.quota.expect_again(partition, b)
         if self.work.error is not None:
             return self._refuse_packed(self.work.error, o)
         self.unpacked_left -= self.work.plain_size
@@ -403,17 +410,13 @@ cdef class ProducePath:
         finally:
             self.splitter = own
 
-    cdef int64_t _unpack_max(self) noexcept:
-        """What the current batch may unpack to, bytes."""
-        return min(self.unpacked_left, self.unpacked_batch_max)
-
     cdef bytes _unpack(self, int codec, const uint8_t* records, int64_t size, Outcome* o):
         """Decompress the record section.
 
         Returns None, with an error in `o`, or with `work` if it is more than a turn has time for.
         """
         cdef bytes plain
-        cdef int64_t size_max = self._unpack_max()
+        cdef int64_t size_max = min(self.unpacked_left, self.unpacked_batch_max)
         cdef int64_t at_once_max = min(size_max, UNPACK_AT_ONCE_BYTES)
         packed = PyMemoryView_FromMemory(<char*>records, size, PyBUF_READ)
         if size_max <= 0:
@@ -428,7 +431,7 @@ cdef class ProducePath:
             self.work_bytes += error.unpacked_size
             o.waits = error.is_too_large and at_once_max < size_max
             if o.waits:
-                self.work = BatchWork()
+                self.work = BatchWork(True)
             else:
                 self._refuse_packed(error, o)
             return None
@@ -523,15 +526,14 @@ cdef class ProducePath:
         cdef FrameHeader h
         cdef FrameBody body
         cdef int room, own_timers = s.timer_count  # without the replies
-        cdef int64_t size, unpacked_max = max(self.delayed_size_max, topic.batch_size_max)
-        if b.attributes & ATTRIBUTE_CODEC and s.visible.size + s.held.size > unpacked_max:
+        cdef int64_t size = s.visible.size + s.held.size
+        cdef int64_t amplified = max(0, size - AMPLIFICATION_MAX * <int64_t>b.length)
+        self.message = check_split_size(b, size, self.delayed_size_max, topic.batch_size_max)
+        if self.message is not None:
             o.error = MESSAGE_TOO_LARGE  # Java's producer sends it again in parts
-            self.message = delayed_size_text(
-                s.visible.size + s.held.size, self.delayed_size_max
-            )
             return 0
         if await_ids(s, partition, self.writer.projections, self.work):
-            self.work = self.work or BatchWork()  # its connection waits for the thread
+            self.work = self.work or BatchWork(False)  # its connection waits for the thread
             o.waits = True
             return 0
         self.message = s.retries.find_targets(partition)
@@ -540,12 +542,7 @@ cdef class ProducePath:
         if self.message is not None:
             o.error = KAFKA_STORAGE_ERROR if s.retries.rules.may_come_later else POLICY_VIOLATION
             return 0
-        if s.timer_count:
-            self.message = self.quota.check(partition, b, s, now_ms, self.delays)
-        if self.message is None and s.reply_asks.count:
-            self.message = self.quota.check_replies(
-                partition, b, self.replies.targets, s.reply_asks.count, now_ms, self.delays
-            )
+        self.message = self.quota.check(partition, b, s, self.replies.targets, now_ms, self.delays)
         if self.message is not None:
             o.error = KAFKA_STORAGE_ERROR  # clients send it again: by then, some may be delivered
             return 0
@@ -574,6 +571,7 @@ cdef class ProducePath:
             o.log_append_time = now_ms
         self.delays.let_pass(partition, s)
         self.quota.charge(s, now_ms)
+        self.amplified_bytes += amplified
         return self._append(partition, b, &h, &body, now_ms, o)
 
     cdef int _append(

@@ -18,20 +18,26 @@ cdef class TimerQuota:
     cdef uint64_t lots
     cdef int64_t replies_waiting     # for their delivery, at most
     cdef dict accounts               # DueCharges by address
-    # Returns None if the timers of a batch may become pending, or why not; then it is noted.
+    # Returns None if the timers of a batch, and its replies to some topics, may become pending, or
+    # why not; then it is noted.
     cdef str check(
-        self, Partition partition, const Batch* b, BatchSplitter s, int64_t now_ms,
-        DelayNotices delays
+        self, Partition partition, const Batch* b, BatchSplitter s, list reply_topics,
+        int64_t now_ms, DelayNotices delays
     )
-    # The same for the replies of a batch to some topics; there are at most `count`.
-    cdef str check_replies(
-        self, Partition partition, const Batch* b, list topics, int64_t count, int64_t now_ms,
-        DelayNotices delays
-    )
+    # Notes that a client sends a batch again, which was refused for now.
+    cdef int expect_again(self, Partition partition, const Batch* b) except -1
     # Charges the timers of a batch that is appended now, and credits those that it cancels.
     cdef int charge(self, BatchSplitter s, int64_t now_ms) except -1
     cdef bint _exceeds_topic(self, Topic topic, int64_t added) except -1
     cdef int64_t _pending_of(self, Topic topic) except -1
+    cdef str _check_timers(
+        self, Partition partition, const Batch* b, BatchSplitter s, int64_t now_ms,
+        DelayNotices delays
+    )
+    cdef str _check_replies(
+        self, Partition partition, const Batch* b, list topics, int64_t count, int64_t now_ms,
+        DelayNotices delays
+    )
     cdef str _check_topics(self, Partition partition, BatchSplitter s)
     cdef str _check_seconds(self, BatchSplitter s)
     cdef bint _is_near_limit(self, BatchSplitter s) noexcept nogil

@@ -98,6 +98,19 @@ cdef class TimerQuota:
         return len(self.accounts)
 
     cdef str check(
+        self, Partition partition, const Batch* b, BatchSplitter s, list reply_topics,
+        int64_t now_ms, DelayNotices delays
+    ):
+        cdef str message = None
+        if s.timer_count:
+            message = self._check_timers(partition, b, s, now_ms, delays)
+        if message is None and s.reply_asks.count:
+            message = self._check_replies(
+                partition, b, reply_topics, s.reply_asks.count, now_ms, delays
+            )
+        return message
+
+    cdef str _check_timers(
         self, Partition partition, const Batch* b, BatchSplitter s, int64_t now_ms,
         DelayNotices delays
     ):
@@ -144,7 +157,7 @@ cdef class TimerQuota:
             )
         return self._refuse(partition, b, reason, message, delays)
 
-    cdef str check_replies(
+    cdef str _check_replies(
         self, Partition partition, const Batch* b, list topics, int64_t count, int64_t now_ms,
         DelayNotices delays
     ):
@@ -256,9 +269,13 @@ cdef class TimerQuota:
         self, Partition partition, const Batch* b, int reason, str message, DelayNotices delays
     ):
         delays.refuse_timers(partition, reason, message)
+        self.expect_again(partition, b)
+        return message
+
+    cdef int expect_again(self, Partition partition, const Batch* b) except -1:
         if b.producer_id >= 0 and self.await_again is not None:
             self.await_again(partition.handle, b.producer_id, b.base_sequence)
-        return message
+        return 0
 
     cdef bint _exceeds_topic(self, Topic topic, int64_t added) except -1:
         """Whether a topic with a limit of its own would have too many timers."""

@@ -93,7 +93,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._deferred: SlicedAnswer | None = None
         self._is_write_paused = self._is_read_paused = False
         self._is_lost = self._has_ended = self._is_dropped = self._is_large = False
-        self._is_resuming = self._is_working = self._is_resting = False
+        self._is_resuming = self._is_resting = False
         self._turn_began_ns = self._read_began_ns = self._paused_ns = 0
         self._handed_bytes = 0
         self._in_transport_bytes = 0
@@ -132,7 +132,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         is_busy = (
             (session.is_waiting or session.partial_bytes > 0 or len(self._parked) > 0)
             or (session.paused or session.yielded or session.close_reason is not None)
-            or (self._is_resuming or self._is_working or self._is_resting)
+            or (self._is_resuming or self._is_resting or self._server.batches.has_asked(self))
             or (self._deferred is not None or self._transport.get_write_buffer_size() > 0)
         )
         return not (is_busy or self._is_lost or self._is_dropped)
@@ -274,7 +274,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         server.broker.check_lease()
         began_ns = self._turn_began_ns = clock.monotonic_ns()
         self.session.turn_work_bytes = server.turns.work_bytes(began_ns, self._pace)
+        produce = self.session.produce
+        produce.defers_packed = server.batches.must_wait(self._address, began_ns)
         handle(now_ns=clock.wall_ns())
+        if produce.amplified_bytes:
+            server.batches.charge(self._address, produce.amplified_bytes)
+            produce.amplified_bytes = 0
         self._end_round()
         ended_ns = clock.monotonic_ns()
         self._pace.note_round(began_ns, ended_ns)
@@ -350,9 +355,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._continue(lambda: found.append(begin()))
             return found[-1]
 
-        self._server.ask_for_work(Turn(begin_guarded, partial(self._continue, then), self._fail))
+        turn = Turn(begin_guarded, partial(self._continue, then), self.fail_work)
+        self._server.ask_for_work(turn)
 
-    def _fail(self, error: Exception) -> None:
+    def fail_work(self, error: Exception) -> None:
+        """Close the connection: the thread has failed with its request."""
         if isinstance(error, StorageError):
             raise error
         self._fail_request(error)
@@ -417,7 +424,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return
         must_resume = session.yielded or (session.paused and not session.is_waiting)
         if session.work is not None:
-            self._ask_for_work()
+            self._server.batches.ask(self)
         elif must_resume and self._is_too_fast():
             # The end of the next flush calls `send` again.
             self._server.await_flush(self, True)
@@ -425,27 +432,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
             # In a separate turn, so that others come first and turns do not nest.
             self._resume_later()
 
-    def _ask_for_work(self) -> None:
-        """Wait for the thread, which is to unpack a batch of a Produce request."""
-        if not self._is_working:
-            self._is_working = True
-            turn = Turn(self._begin_work, self._end_work, self._fail, is_append=True)
-            self._server.ask_for_work(turn)
-
-    def _begin_work(self) -> Work | None:
+    def resume_work(self) -> bool:
+        """Go on with Produce requests; return whether a batch of them still needs the thread."""
         self._resume()
-        work = None if self._is_lost else self.session.work
-        if work is not None and work.is_made:
-            return work.run
-        # The topic was deleted, or the like; then the next batch may need a turn of its own.
-        self._is_working = False
-        if work is not None:
-            self._ask_for_work()
-        return None
-
-    def _end_work(self) -> None:
-        self._is_working = False
-        self._resume()
+        return not self._is_lost and self.session.work is not None
 
     def _is_too_fast(self) -> bool:
         """Return whether its next records would make everybody wait longer for the disk."""

@@ -8,6 +8,7 @@ from appliance.loop_turns import LoopTurns
 from appliance.piece_queue import PieceQueue
 from appliance.work_thread import Turn
 from compat.kafka.network.answer_turns import AnswerTurns
+from compat.kafka.network.batch_turns import BatchTurns, Producer
 from compat.kafka.network.delay_reports import DelayReports
 from compat.kafka.network.driven import Driver, ServedBroker
 from compat.kafka.network.large_requests import LargeRequests
@@ -15,7 +16,7 @@ from compat.kafka.network.limits import Claim, MemoryBudget
 from compat.kafka.network.unsent_bounds import UnsentBounds
 from compat.kafka.node import Node
 
-Connection = TypeVar("Connection")
+Connection = TypeVar("Connection", bound=Producer)
 
 
 class Host(Protocol[Connection]):
@@ -33,6 +34,7 @@ class Host(Protocol[Connection]):
     unsent: UnsentBounds[Connection]
     delays: DelayReports
     large: LargeRequests
+    batches: BatchTurns[Connection]
     copies_output: bool
     """The transport copies bytes that it cannot send at once."""
 

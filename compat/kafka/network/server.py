@@ -29,6 +29,7 @@ from appliance.units import MS_PER_SECOND
 from appliance.work_thread import Turn
 from compat.kafka.groups.coordinator import GroupCoordinator
 from compat.kafka.network.answer_turns import AnswerTurns
+from compat.kafka.network.batch_turns import BatchTurns
 from compat.kafka.network.connection import KafkaConnection
 from compat.kafka.network.delay_reports import DelayReports
 from compat.kafka.network.driven import ServedBroker
@@ -86,8 +87,8 @@ class KafkaServer(Generic[AnyPump]):
     """Listens, and connects the client connections to the pump.
 
     Attributes:
-        broker, pump, groups, loop, turns, node, budget, answers, ended, unsent, delays, large:
-            shared by the connections.
+        broker, pump, groups, loop, turns, node, budget, answers, ended, unsent, delays, large,
+            batches: shared by the connections.
         routes: the brokers that clients know.
         copies_output: the transports copy bytes that they cannot send at once; uvloop's do not.
         bound: the listening address, once started.
@@ -131,6 +132,9 @@ class KafkaServer(Generic[AnyPump]):
         self.unsent: UnsentBounds[KafkaConnection] = UnsentBounds(KafkaConnection.bound_unsent)
         self.delays = DelayReports(broker.client_log)
         self.large = LargeRequests(self.loop, self.guard, broker.metrics, broker.clock, self.turns)
+        self.batches: BatchTurns[KafkaConnection] = BatchTurns(
+            broker, self.turns, self.ask_for_work, self._call_later
+        )
         self.copies_output = isinstance(self.loop, asyncio.BaseEventLoop)
         self._admission = Admission(broker.config, file_limit)
         if self._admission.count_max < broker.config.connection_count_max:
@@ -303,6 +307,7 @@ class KafkaServer(Generic[AnyPump]):
         self._let_go_on(self.budget.forget(connection))
         self.answers.forget(connection)
         self.unsent.forget(connection)
+        self.batches.forget(connection)
 
     def _log_end(self, connection: KafkaConnection) -> None:
         _log.debug(
@@ -404,6 +409,9 @@ class KafkaServer(Generic[AnyPump]):
                 failed=lambda error: self._go_on(partial(turn.failed, error)),
             )
         )
+
+    def _call_later(self, delay_s: float, step: Callable[[], None]) -> asyncio.TimerHandle:
+        return self.loop.call_later(delay_s, self.guard, step)
 
     def _do_slice(self, connection: KafkaConnection, answer: SlicedAnswer) -> None:
         """Do a slice of an answer as a turn of its own."""
