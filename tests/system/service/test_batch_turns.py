@@ -4,13 +4,14 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 import pytest
 
 from appliance.loop_turns import LoopTurns
 from appliance.system.clock import SystemClock
-from appliance.units import MIB, MS_PER_SECOND, NS_PER_MS
+from appliance.units import KIB, MIB, MS_PER_SECOND, NS_PER_MS
 from compat.kafka.network.batch_turns import WAIT_MAX_NS
 from tests.support.clients.wire_client import framed
 from tests.support.harness.live_broker import Client, LiveBroker, until
@@ -141,6 +142,21 @@ async def test_those_that_wait_go_one_after_the_other(tmp_path: Path) -> None:
             assert stage.waiting_count == 3 - number
 
 
+async def test_those_that_waited_for_the_thread_already_wait_as_well(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
+        clients = [await stage.live.connect() for _ in range(6)]
+        for client in clients:
+            client.send_bytes(zeros())
+        await until(lambda: stage.waiting_count == 3)
+        assert stage.live.broker.pending_timers == 3
+        for _ in range(3):
+            stage.clock.now_ns += PAID_NS
+            waiting = stage.waiting_count
+            await until(lambda waiting=waiting: stage.waiting_count < waiting)  # type: ignore[misc]
+        for client in clients:
+            assert (await client.read_produced()).error == 0
+
+
 async def test_small_compressed_batches_wait_as_well_and_others_do_not(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         client = await stage.use_up_credit()
@@ -247,7 +263,7 @@ async def test_a_request_of_many_batches_waits_between_two_of_them(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("value", "headers"),
-    [(bytes(BATCH_BYTES), ()), (b"order 7 of customer 12; " * 40_000, ((b"x-delay", b"0"),))],
+    [(bytes(BATCH_BYTES), ()), (Random(7).randbytes(16 * KIB) + bytes(BATCH_BYTES), HELD)],
     ids=["not held", "within the ratio"],
 )
 async def test_what_the_log_takes_for_no_more_than_its_size_is_no_debt(

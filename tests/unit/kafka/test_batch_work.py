@@ -89,6 +89,7 @@ def test_a_large_batch_waits_for_a_thread_and_others_do_not(
     send(client, PLAIN, packed(large(), codec), PLAIN)
     work = client.session.work
     assert work is not None
+    assert work.is_packed
     assert not work.is_made
     assert [next_offset(client, "t", index) for index in range(3)] == [1, 0, 0]
     assert other.produce("t", 1, PLAIN).error_code == 0

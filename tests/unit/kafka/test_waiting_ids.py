@@ -179,6 +179,7 @@ def test_an_id_that_only_a_filter_knows_is_unknown(harness: BrokerHarness) -> No
     client = WireClient(harness)
     send(client, batch(Record(b"", headers=cancel(name))))
     assert client.session.work is not None
+    assert not client.session.work.is_packed
     assert finish(client) == [[(0, -1)]]
     assert ids.uncertain(topic_id, name) is None
     assert harness.broker.collect_metrics().id_reads == 1
