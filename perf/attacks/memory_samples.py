@@ -20,7 +20,8 @@ def main() -> None:
     """Print seconds of the monotonic clock and RssAnon in bytes."""
     page_bytes = os.sysconf("SC_PAGESIZE")
     place = Path(f"/proc/{int(sys.argv[1])}/statm")
-    with suppress(ProcessLookupError), place.open("rb", buffering=0) as statm:
+    # It may end before the first sample as well.
+    with suppress(ProcessLookupError, FileNotFoundError), place.open("rb", buffering=0) as statm:
         while True:
             statm.seek(0)
             _, resident, shared, *_ = map(int, statm.read().split())
