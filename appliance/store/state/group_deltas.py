@@ -291,13 +291,17 @@ def find_delta(base: GroupFrame, base_crc: int, frame: GroupFrame) -> GroupDelta
         frame: the group as it is now.
     """
     stays, left = _find_stays(base.members, frame.members)
+    old_members = base.members
     pairs = [
-        (index, base.members[index], new) for index, new in zip(stays, frame.members, strict=False)
+        (index, old_members[index], new)
+        for index, new in zip(stays, frame.members, strict=False)
+        if new is not old_members[index]
     ]
-    is_cleared = _are_cleared(pairs)
-    changes = (
-        _find_change(index, new, old, is_cleared) for index, old, new in pairs if new is not old
+    is_cleared = _are_cleared(pairs) and not any(
+        new is old_members[index] and new.assignment
+        for index, new in zip(stays, frame.members, strict=False)
     )
+    changes = (_find_change(index, new, old, is_cleared) for index, old, new in pairs)
     return GroupDelta(
         group=frame.group,
         **{name: getattr(frame, name) for name in _NUMBERS},
@@ -321,9 +325,14 @@ def _find_stays(
 
     Most members are the same objects, in a small change of a large group.
     """
-    stays: list[int] = []
+    same = 0
+    for old, now in zip(base, members, strict=False):
+        if now is not old and not _is_same(now, old):
+            break
+        same += 1
+    stays = list(range(same))
     left: list[int] = []
-    for index, member in enumerate(base):
+    for index, member in enumerate(base[same:], same):
         new = members[len(stays)] if len(stays) < len(members) else None
         if new is member or (new is not None and _is_same(new, member)):
             stays.append(index)
@@ -339,9 +348,7 @@ def _is_same(member: GroupMember, base: GroupMember) -> bool:
 
 
 def _are_cleared(pairs: Sequence[tuple[int, GroupMember, GroupMember]]) -> bool:
-    """Return whether assignments were taken away, and none was kept."""
-    if any(new is old and old.assignment for _, old, new in pairs):
-        return False
+    """Return whether assignments were taken away of the members that changed, and none was kept."""
     had = [(old, new) for _, old, new in pairs if old.assignment]
     is_any_empty = any(not new.assignment for _, new in had)
     return is_any_empty and all(new.assignment != old.assignment for old, new in had)

@@ -24,6 +24,7 @@ from compat.kafka.groups.deadlines import Deadline
 from compat.kafka.groups.member import (
     MEMBER_OVERHEAD_BYTES,
     JoinAnswer,
+    JoinRequest,
     Member,
     Protocols,
     SyncAnswer,
@@ -170,6 +171,9 @@ class Group:
         self.sync_deadline = sync_deadline
         self.upkeep = upkeep
         self.is_saved = False
+        self._framed_protocol: str | None = None
+        """That of the members' frames."""
+
         self._support: Counter[str] = Counter()
         self._subscribed: tuple[int, frozenset[str] | None] | None = None
         self._usage = usage
@@ -344,6 +348,7 @@ class Group:
         old_id = member.member_id
         self._grow(-member.size_bytes)
         member.member_id, member.client_id, member.client_host = member_id, client_id, client_host
+        member.frame = None
         self._grow(member.size_bytes)
         # Rebuilt in the same order, because the first vote decides a tie.
         self.members = {each.member_id: each for each in self.members.values()}
@@ -354,12 +359,16 @@ class Group:
         if self.leader_id == old_id:
             self.leader_id = member_id
 
-    def update(self, member: Member, protocols: Protocols) -> None:
-        """Replace the protocols of a member."""
+    def update(self, member: Member, request: JoinRequest) -> None:
+        """Give a member the protocols and the time-outs with which it joins again."""
+        protocols = request.protocols
         self._remove_protocols(member.protocols)
         self._grow(-member.size_bytes)
         member.protocols = protocols
+        member.session_timeout_ms = request.session_timeout_ms
+        member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.is_restored = False
+        member.frame = None
         self._grow(member.size_bytes)
         self._support.update(protocols.keys())
 
@@ -373,11 +382,20 @@ class Group:
         """Set the assignment of a member."""
         self._grow(len(assignment) - len(member.assignment))
         member.assignment = assignment
+        member.frame = None
 
     # The log
 
     def to_frame(self) -> GroupFrame:
-        """Return the frame that records the current state of the group. O(members)."""
+        """Return the frame that records the current state of the group.
+
+        A member that did not change is the same object as in the frame before: so a small change of
+        a large group is found by a short look at each. O(members).
+        """
+        if self.protocol != self._framed_protocol:
+            self._framed_protocol = self.protocol
+            for member in self.members.values():
+                member.frame = None
         return GroupFrame(
             op=GROUP_SAVED,
             group=self.group_id,
@@ -387,27 +405,11 @@ class Group:
             protocol_type=self.protocol_type,
             protocol=self.protocol,
             leader=self.leader_id,
-            members=tuple(map(self._frame_of, self.members.values())),
+            members=tuple([each.frame or self._frame(each) for each in self.members.values()]),
         )
 
-    def _frame_of(self, member: Member) -> GroupMember:
-        """Return a member as a frame has it: the same object as long as nothing changed.
-
-        So a small change of a large group is found by a look at each member.
-        """
-        metadata = self.metadata_of(member)
-        known = member.frame
-        if (
-            known is not None
-            and known.metadata is metadata
-            and known.assignment is member.assignment
-            and known.member_id is member.member_id
-            and known.client_id is member.client_id
-            and known.client_host is member.client_host
-            and known.session_timeout_ms == member.session_timeout_ms
-            and known.rebalance_timeout_ms == member.rebalance_timeout_ms
-        ):
-            return known
+    def _frame(self, member: Member) -> GroupMember:
+        """Note what a frame has of a member that has changed, and return it."""
         member.frame = GroupMember(
             member_id=member.member_id,
             instance_id=member.instance_id,
@@ -415,7 +417,7 @@ class Group:
             client_host=member.client_host,
             session_timeout_ms=member.session_timeout_ms,
             rebalance_timeout_ms=member.rebalance_timeout_ms,
-            metadata=metadata,
+            metadata=self.metadata_of(member),
             assignment=member.assignment,
         )
         return member.frame

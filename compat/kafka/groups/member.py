@@ -89,7 +89,7 @@ class Member:
         is_restored: it was restored from the log, which has only the metadata of the chosen
             protocol.
         awaiting_join, awaiting_sync: the deferred response of a waiting request.
-        frame: what the last frame of its group said of it.
+        frame: what a frame of its group says of it; None if it has changed since one was made.
     """
 
     member_id: str

@@ -119,7 +119,7 @@ class Rebalancer:
             # A leader rejoins because it has noticed a change that needs a new assignment.
             or (group.state is GroupState.STABLE and not is_leader)
         )
-        self._update(group, member, request)
+        group.update(member, request)
         if is_current:
             self.restart_session(member, now_ms)
             deferred.complete(self._describe_generation(group, member, is_leader=is_leader))
@@ -145,7 +145,7 @@ class Rebalancer:
         # A client that still waits under the old id has the same instance id.
         group.fail(member, ErrorCode.fenced_instance_id)
         group.rename(member, member_id, request.client_id, request.client_host)
-        self._update(group, member, request)
+        group.update(member, request)
         if member.is_new:
             member.session.set(now_ms + NEW_MEMBER_TIMEOUT_MS)
         else:
@@ -170,11 +170,6 @@ class Rebalancer:
                 group, member, is_leader=False, leader_id=known_leader_id
             )
         deferred.complete(answer)
-
-    def _update(self, group: Group, member: Member, request: JoinRequest) -> None:
-        group.update(member, request.protocols)
-        member.session_timeout_ms = request.session_timeout_ms
-        member.rebalance_timeout_ms = request.rebalance_timeout_ms
 
     def make_member(self, group: Group, member: Member) -> Member:
         """Remove the member when its session expires; returns the member."""

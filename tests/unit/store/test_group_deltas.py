@@ -95,6 +95,21 @@ def a_group(*names: str, metadata_size: int = 100) -> GroupFrame:
     )
 
 
+def test_a_member_that_did_not_change_keeps_its_assignment_when_another_loses_its_own() -> None:
+    first, second, third = a_group("a", "b", "c").members
+    first, second = replace(first, assignment=b"1"), replace(second, assignment=b"2")
+    base = replace(a_group(), members=(first, second, third))
+    frame = replace(base, members=(replace(first, assignment=b""), second, third))
+    delta = find_delta(base, 7, frame)
+    assert not delta.is_cleared
+    assert apply_delta(base, delta) == frame
+    frame = replace(base, members=(*frame.members[:1], replace(second, assignment=b""), third))
+    delta = find_delta(base, 7, frame)
+    assert delta.is_cleared
+    assert not delta.changed
+    assert apply_delta(base, delta) == frame
+
+
 def test_a_change_that_was_found_leads_from_one_state_to_the_next() -> None:
     rng = random.Random(SEED)
     base = a_group("a", "b")
