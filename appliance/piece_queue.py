@@ -37,6 +37,8 @@ class PieceQueue(Generic[Item]):
         guard: Callable[[Callable[[], None]], None],
         now_ns: Callable[[], int],
         run: Callable[[Item], None],
+        *,
+        at_once_ns: int | None = None,
     ) -> None:
         """Begin without items.
 
@@ -45,11 +47,13 @@ class PieceQueue(Generic[Item]):
             guard: runs a step of the loop; an error in it ends the broker.
             now_ns: the monotonic clock.
             run: does the work of one item; it may add others.
+            at_once_ns: after this time the rest waits for the next turn; AT_ONCE_NS if None.
         """
         self._turns = turns
         self._guard = guard
         self._now_ns = now_ns
         self._run = run
+        self._at_once_ns = AT_ONCE_NS if at_once_ns is None else at_once_ns
         self._items: OrderedDict[Item, None] = OrderedDict()
         self._is_asked = self._is_running = False
 
@@ -72,12 +76,12 @@ class PieceQueue(Generic[Item]):
             self._turns.ask(partial(self._guard, self._go_on), is_light=True)
 
     def _go_on(self) -> None:
-        """Work for AT_ONCE_NS; ask for a turn if more is left."""
+        """Work for as long as a turn has time for; ask for another one if more is left."""
         self._is_asked = False
         self._is_running = True
         began_ns = now_ns = self._now_ns()
         try:
-            while self._items and now_ns - began_ns < AT_ONCE_NS:
+            while self._items and now_ns - began_ns < self._at_once_ns:
                 item, _ = self._items.popitem(last=False)
                 self._run(item)
                 now_ns = self._now_ns()

@@ -14,13 +14,15 @@ STEP_NS = AT_ONCE_NS // 4
 class Crowd:
     """A queue on a loop that only calls back; each item takes STEP_NS."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_once_ns: int | None = None) -> None:
         self.calls: deque[Callable[[], None]] = deque()
         self.turns = LoopTurns(self)
         self.done: list[str] = []
         self.now_ns = 0
         self.work: dict[str, Callable[[], None]] = {}
-        self.queue = PieceQueue(self.turns, lambda step: step(), lambda: self.now_ns, self._run)
+        self.queue = PieceQueue(
+            self.turns, lambda step: step(), lambda: self.now_ns, self._run, at_once_ns=at_once_ns
+        )
 
     def call_soon(self, callback: Callable[[], None], /) -> None:
         self.calls.append(callback)
@@ -52,6 +54,13 @@ def test_many_take_turns_in_their_order() -> None:
     assert [crowd.turn() for _ in range(3)] == ["efgh", "ij", ""]
     crowd.queue.add("k")
     assert crowd.done == ["k"], "an empty queue does again what it can at once"
+
+
+def test_what_nobody_waits_for_may_have_less_of_a_turn() -> None:
+    crowd = Crowd(2 * STEP_NS)
+    crowd.queue.add("abcde")
+    assert crowd.done == [*"ab"]
+    assert [crowd.turn() for _ in range(3)] == ["cd", "e", ""]
 
 
 def test_what_comes_while_others_wait_is_behind_them() -> None:

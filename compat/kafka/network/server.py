@@ -41,6 +41,9 @@ from compat.kafka.protocol.slices import SlicedAnswer
 
 BACKLOG: Final = 1024
 
+ENDS_NS: Final = 200_000
+"""What connections that end may take of a turn: nobody waits for them."""
+
 SWEEP_S: Final = 0.1
 SWEEP_CONNECTIONS: Final = 64
 """Connections checked per sweep, or 1/SWEEP_PART of all if that is more: microseconds each."""
@@ -128,7 +131,9 @@ class KafkaServer(Generic[AnyPump]):
         self._woken = PieceQueue(self.turns, self.guard, now_ns, self._look_again)
         self._to_send = PieceQueue(self.turns, self.guard, now_ns, KafkaConnection.send)
         # Not guarded: connections end also after the pump has stopped.
-        self.ended = PieceQueue(self.turns, lambda step: step(), now_ns, KafkaConnection.end)
+        self.ended = PieceQueue(
+            self.turns, lambda step: step(), now_ns, KafkaConnection.end, at_once_ns=ENDS_NS
+        )
         self.unsent: UnsentBounds[KafkaConnection] = UnsentBounds(KafkaConnection.bound_unsent)
         self.delays = DelayReports(broker.client_log)
         self.large = LargeRequests(self.loop, self.guard, broker.metrics, broker.clock, self.turns)

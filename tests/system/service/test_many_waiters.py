@@ -7,6 +7,7 @@ import pytest
 
 from _core.queue.partition import Partition
 from appliance import piece_queue
+from compat.kafka.network import server
 from compat.kafka.network.connection import KafkaConnection
 from tests.support.harness.live_broker import LIMIT_S, LiveBroker, until
 from tests.support.values.kafka_records import Record
@@ -24,6 +25,7 @@ def partition_of(live: LiveBroker) -> Partition:
 def one_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop does one piece in a turn, as if each took a millisecond."""
     monkeypatch.setattr(piece_queue, "AT_ONCE_NS", 1)
+    monkeypatch.setattr(server, "ENDS_NS", 1)
 
 
 async def test_a_record_wakes_its_consumers_in_many_turns(tmp_path: Path) -> None:
