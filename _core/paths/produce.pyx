@@ -79,7 +79,7 @@ cdef class ProducePath:
 
     Attributes:
         requests, batches, received_bytes, work_bytes (of what is computed): totals since the start.
-        amplified_bytes: what the log took beyond AMPLIFICATION_MAX, until the owner sets it to 0.
+        amplified_bytes: what the log took beyond AMPLIFICATION_MAX since the owner set it to 0.
         defers_packed: compressed batches wait for the thread, whatever their size.
         refused: number of refused batches by Kafka error code.
         delays: what became of delay requests that cannot be met.

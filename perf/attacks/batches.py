@@ -3,6 +3,7 @@
 import struct
 import zlib
 from functools import cache
+from random import Random
 from typing import Final
 
 import numpy
@@ -75,11 +76,15 @@ def many_records(count: int) -> bytes:
 
 
 @cache
-def unpacks_to(size: int, *, codec: int = ZSTD) -> bytes:
-    """A batch of records of 1 MB of zeros that unpack to almost `size` bytes."""
+def unpacks_to(size: int, *, codec: int = ZSTD, random_bytes: int = 0) -> bytes:
+    """A batch of records of 1 MB of zeros that unpack to almost `size` bytes.
+
+    The first one begins with so many random bytes, so the batch is larger than those.
+    """
     count = max(1, size // 1_000_100)
     value = bytes(min(1_000_000, size - 100))
-    records = b"".join(record(index, value) for index in range(count))
+    first = Random(1).randbytes(random_bytes) + value[random_bytes:]
+    records = b"".join(record(index, value if index else first) for index in range(count))
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     packed = _zstd(records) if codec == ZSTD else packer.compress(records) + packer.flush()
     return batch(packed, count, codec=codec)

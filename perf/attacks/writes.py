@@ -53,6 +53,12 @@ def unpack_400(arena: Arena) -> None:
     _flood(arena, 400, lambda index: requests.produce({TOPIC: {index % 4: batch}}))
 
 
+def unpack_large(arena: Arena) -> None:
+    """400 connections with batches of 900 KB that unpack to 63 MiB, and wait for their turn."""
+    batch = batches.unpacks_to(UNPACKED_BYTES, random_bytes=900_000)
+    _flood(arena, 400, lambda index: requests.produce({TOPIC: {index % 4: batch}}))
+
+
 def unpack_gzip(arena: Arena) -> None:
     """16 connections with batches of gzip that unpack to 63 MiB each: 64 KB each."""
     batch = batches.unpacks_to(UNPACKED_BYTES, codec=GZIP)

@@ -29,12 +29,12 @@ LOOK_S: Final = 0.1
 WAIT_MAX_NS: Final = 10_000 * NS_PER_MS
 """After that a batch is refused, before its client gives the connection up; it sends it again."""
 
-REFUSED_AT_ONCE: Final = 20
-"""Batches that are refused in a turn of the loop."""
+REFUSED_AT_ONCE: Final = 200
+"""Batches that are refused at a time: less than a millisecond. Their connections take turns."""
 
 _TOO_LATE: Final = (
-    "delayed records are stored unpacked, and those from this address take more than "
-    f"{AMPLIFICATION_MAX} times what was sent: send it again, or larger values uncompressed"
+    "delayed records are stored unpacked, and batches from this address take more than "
+    f"{AMPLIFICATION_MAX} times their size of the log: send the batch again, or uncompressed"
 )
 
 _log = logging.getLogger(__name__)
@@ -51,6 +51,9 @@ class Producer(Protocol):
 
     def resume_work(self) -> bool:
         """Go on with its requests; return whether it still needs the thread."""
+
+    def resume_later(self) -> None:
+        """Go on with its requests in a later turn of the loop."""
 
     def fail_work(self, error: Exception) -> None:
         """Note that the thread failed."""
@@ -79,6 +82,7 @@ class BatchTurns(Generic[AnyProducer]):
         turns: LoopTurns,
         ask: Callable[[Turn], None],
         call_later: Callable[[float, Callable[[], None]], asyncio.TimerHandle],
+        is_scarce: Callable[[], bool],
     ) -> None:
         """Begin without connections.
 
@@ -87,11 +91,13 @@ class BatchTurns(Generic[AnyProducer]):
             turns: of the loop; they say who was served lately.
             ask: lets a turn wait for the thread.
             call_later: calls a function after so many seconds.
+            is_scarce: returns whether memory is scarce: then nobody waits with a batch.
         """
         self._broker = broker
         self._turns = turns
         self._ask = ask
         self._call_later = call_later
+        self._is_scarce = is_scarce
         self._debts = LogDebts()
         self._asked: set[AnyProducer] = set()
         self._held: dict[str, _Held[AnyProducer]] = {}
@@ -153,7 +159,7 @@ class BatchTurns(Generic[AnyProducer]):
             logging.WARNING,
             ("amplification", address),
             "compressed batches from %s wait: delayed records are stored unpacked, and these take "
-            "more than %d times what was sent; beyond that an address has %d MiB/s of the log",
+            "more than %d times their size of the log; beyond that an address gets %d MiB/s",
             address,
             AMPLIFICATION_MAX,
             PAID_BYTES // MIB,
@@ -189,7 +195,7 @@ class BatchTurns(Generic[AnyProducer]):
         self._note_done(producer)
 
     def _fail(self, producer: AnyProducer, error: Exception) -> None:
-        self._asked.discard(producer)
+        # It stays among those that have asked until it is closed: else it would ask again.
         producer.fail_work(error)
         self._note_done(producer)
 
@@ -215,15 +221,16 @@ class BatchTurns(Generic[AnyProducer]):
             self._ask_thread(held.freed, self._begin_freed)
 
     def _refuse_late(self, held: _Held[AnyProducer], now_ns: int) -> None:
-        """Refuse batches that have waited too long."""
+        """Refuse batches that have waited too long; all of them while memory is scarce."""
+        wait_max_ns = 0 if self._is_scarce() else WAIT_MAX_NS
         for producer, since_ns in list(islice(held.waiting.items(), REFUSED_AT_ONCE)):
-            if now_ns - since_ns < WAIT_MAX_NS:
+            if now_ns - since_ns < wait_max_ns:
                 break
             del held.waiting[producer]
             self._asked.discard(producer)
             work = producer.session.work
             if work is not None and not work.is_made:
                 work.refuse(_TOO_LATE)
-                producer.resume_work()
+                producer.resume_later()
             elif work is not None:  # a round went on with its requests meanwhile
                 self.ask(producer)

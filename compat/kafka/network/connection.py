@@ -235,7 +235,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._server.turns.spend(self._server.broker.clock.monotonic_ns() - self._read_began_ns)
         if self._server.turns.is_spent and self.session.work is None:
             self.session.postpone(count)
-            self._resume_later()
+            self.resume_later()
             self.adjust_reading()
         else:
             self._round(partial(self.session.received, count))
@@ -244,7 +244,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Handle a large request that was received."""
         self.session.take_back()
         self.session.postpone(0)
-        self._resume_later()
+        self.resume_later()
 
     def _end_rest(self) -> None:
         self._is_resting = False
@@ -256,7 +256,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         server = self._server
         server.turns.ask(partial(server.guard, step), is_light=self._pace.is_light)
 
-    def _resume_later(self) -> None:
+    def resume_later(self) -> None:
+        """Go on with its requests in a later turn."""
         if not self._is_resuming:
             self._is_resuming = True
             self._ask_for_turn(self._resume)
@@ -276,10 +277,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.session.turn_work_bytes = server.turns.work_bytes(began_ns, self._pace)
         produce = self.session.produce
         produce.defers_packed = server.batches.must_wait(self._address, began_ns)
+        produce.amplified_bytes = 0
         handle(now_ns=clock.wall_ns())
         if produce.amplified_bytes:
             server.batches.charge(self._address, produce.amplified_bytes)
-            produce.amplified_bytes = 0
         self._end_round()
         ended_ns = clock.monotonic_ns()
         self._pace.note_round(began_ns, ended_ns)
@@ -430,7 +431,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._server.await_flush(self, True)
         elif must_resume:
             # In a separate turn, so that others come first and turns do not nest.
-            self._resume_later()
+            self.resume_later()
 
     def resume_work(self) -> bool:
         """Go on with Produce requests; return whether a batch of them still needs the thread."""
@@ -462,7 +463,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         partial_bytes = session.partial_bytes
         claim = find_claim(session, self._address) if partial_bytes else None
         self._is_large = claim is not None
-        self._server.note_memory(self, held_bytes, partial_bytes > SMALL_BYTES, claim)
+        # One that waits for the thread keeps its place: else the next one would be received.
+        kept_bytes = partial_bytes if session.work is None else held_bytes
+        self._server.note_memory(self, held_bytes, kept_bytes > SMALL_BYTES, claim)
 
     def adjust_reading(self) -> None:
         """Pause or resume reading to match back-pressure."""
@@ -560,7 +563,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             broker.metrics.late_answers += session.late_count - before
             self.send()
         if session.is_begun and self._server.pump.release.unflushed_ms >= HELD_MS:
-            self._resume_later()
+            self.resume_later()
 
     # Parked fetches
 

@@ -138,7 +138,7 @@ class KafkaServer(Generic[AnyPump]):
         self.delays = DelayReports(broker.client_log)
         self.large = LargeRequests(self.loop, self.guard, broker.metrics, broker.clock, self.turns)
         self.batches: BatchTurns[KafkaConnection] = BatchTurns(
-            broker, self.turns, self.ask_for_work, self._call_later
+            broker, self.turns, self.ask_for_work, self._call_later, lambda: self.budget.is_scarce
         )
         self.copies_output = isinstance(self.loop, asyncio.BaseEventLoop)
         self._admission = Admission(broker.config, file_limit)

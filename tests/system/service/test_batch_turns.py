@@ -118,8 +118,8 @@ async def test_an_address_that_owes_too_much_waits_and_then_goes_on(
         assert stage.held_back == 1
         assert [line.getMessage() for line in caplog.records] == [
             "compressed batches from 127.0.0.1 wait: delayed records are stored unpacked, and "
-            "these take more than 256 times what was sent; beyond that an address has 1 MiB/s of "
-            "the log"
+            "these take more than 256 times their size of the log; beyond that an address gets "
+            "1 MiB/s"
         ]
         stage.clock.now_ns += PAID_NS
         assert (await client.read_produced()).error == 0

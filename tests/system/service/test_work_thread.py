@@ -5,6 +5,7 @@ import gc
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -99,6 +100,27 @@ async def test_others_are_served_while_a_thread_unpacks(tmp_path: Path, held: He
         assert (await large.produce("t", 0, [Record(b"c")])).base_offset == 3
 
 
+async def test_requests_that_wait_for_the_thread_share_the_memory(
+    tmp_path: Path, held: HeldCodec
+) -> None:
+    """They are complete, but nothing frees them before their turn."""
+    count, random_bytes = 40, Random(7).randbytes(700 * KIB)
+    records = records_of([Raw(random_bytes), Raw(bytes(2 * MIB))])
+    request = produce(make_batch(compress(ZSTD, records), count=2, attributes=ZSTD))
+    limit = 4 * MIB
+    async with LiveBroker(tmp_path, **settings() | {"inflight_max_bytes": limit}) as live:
+        clients = [await live.connect() for _ in range(count)]
+        for client in clients:
+            client.send_bytes(request)
+        await until(lambda: live.server.budget.is_scarce and held.entered.is_set())
+        other = await live.connect()
+        for _ in range(20):  # many turns of the loop, in which more could arrive
+            assert (await other.produce("t", 0, [Record(b"b")])).error == 0
+            assert live.server.budget.total_bytes < limit + count * 400 * KIB
+        held.let_go()
+        assert sorted([(await client.read_produced()).error for client in clients]) == [0] * count
+
+
 async def test_whoever_hangs_up_has_no_turn(tmp_path: Path, held: HeldCodec) -> None:
     """Of 20 searches that wait for the thread, it works for the one whose client stays."""
     async with LiveBroker(tmp_path, **settings()) as live:
@@ -173,6 +195,7 @@ async def test_a_search_that_waits_keeps_nothing_of_a_client_that_is_gone(
         await until(lambda: live.server.connection_count == 2)
         gc.collect()
         assert not find_requests()
+        held.let_go()  # else the broker waits for its thread
 
 
 def find_requests() -> list[object]:

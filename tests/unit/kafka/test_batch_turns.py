@@ -18,20 +18,28 @@ ADDRESS = "192.0.2.1"
 
 
 class Producer:
-    """A connection with a batch; its round makes nothing of it."""
+    """A connection with a batch.
+
+    Attributes:
+        rounds: how often it asked for a turn of the loop.
+        error: why the thread failed, if it did.
+    """
 
     address = ADDRESS
 
     def __init__(self, *, is_packed: bool = True) -> None:
         self.session: Any = SimpleNamespace(work=BatchWork(is_packed))
         self.rounds = 0
+        self.error: Exception | None = None
 
     def resume_work(self) -> bool:
-        self.rounds += 1
         return False
 
+    def resume_later(self) -> None:
+        self.rounds += 1
+
     def fail_work(self, error: Exception) -> None:
-        raise error
+        self.error = error
 
 
 class Desk:
@@ -40,6 +48,7 @@ class Desk:
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.metrics = Metrics()
+        self.is_scarce = False
         self.turns: list[Turn] = []
         self.timers: list[Callable[[], None]] = []
         broker: Any = SimpleNamespace(
@@ -47,7 +56,7 @@ class Desk:
         )
         loop: Any = SimpleNamespace(serves_light=lambda now_ns: True)
         self.batches: BatchTurns[Producer] = BatchTurns(
-            broker, loop, self.turns.append, self._call_later
+            broker, loop, self.turns.append, self._call_later, lambda: self.is_scarce
         )
         self.batches.charge(ADDRESS, 100 * MIB)
 
@@ -94,6 +103,28 @@ def test_work_that_was_made_while_it_waited_gets_the_thread_in_the_end(desk: Des
     desk.look()
     assert len(desk.turns) == 1
     assert desk.batches.has_asked(producer)
+
+
+def test_a_connection_whose_work_failed_does_not_ask_again(desk: Desk) -> None:
+    """It closes, but in a later turn of the loop; the same work would fail again."""
+    producer = Producer(is_packed=False)
+    desk.batches.ask(producer)
+    error = ZeroDivisionError("a bug")
+    desk.turns.pop().failed(error)
+    desk.batches.ask(producer)
+    assert producer.error is error
+    assert not desk.turns
+    desk.batches.forget(producer)
+    assert not desk.batches.has_asked(producer)
+
+
+def test_nobody_waits_with_a_batch_while_memory_is_scarce(desk: Desk) -> None:
+    producer = Producer()
+    desk.batches.ask(producer)
+    desk.is_scarce = True
+    desk.look()
+    assert producer.rounds == 1
+    assert desk.batches.held_count == 0
 
 
 def test_many_that_waited_too_long_are_refused_in_parts(desk: Desk) -> None:
