@@ -2,7 +2,8 @@
 
 In each turn of the loop one piece of heavy work runs, whoever asked for it: a client's connection,
 a slice of a long answer, a request to the admin server. Between two pieces the loop serves everyone
-else. Members that took little of the loop lately come first.
+else. Members that took little of the loop lately come first; then addresses take turns, however
+many connections each has.
 
 Work is measured, not estimated: a price that is wrong would keep others waiting. What must not
 depend on the machine, such as the size of a slice, is bounded by work that is counted
@@ -10,10 +11,10 @@ depend on the machine, such as the size of a slice, is bounded by work that is c
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from appliance.fair_queue import FairQueue
 from appliance.loop_share import PIECE_NS
 from appliance.units import KIB, MIB, NS_PER_MS
 
@@ -54,8 +55,8 @@ class LoopTurns:
             loop: calls back once in each of its turns.
         """
         self._loop = loop
-        self._light: deque[Callable[[], None]] = deque()
-        self._heavy: deque[Callable[[], None]] = deque()
+        self._light: FairQueue[Callable[[], None]] = FairQueue()
+        self._heavy: FairQueue[Callable[[], None]] = FairQueue()
         self._spent_ns = 0
         self._light_ns = 0
         """When a member that asks for little was served last, monotonic."""
@@ -104,14 +105,15 @@ class LoopTurns:
         if self._spent_ns >= PIECE_NS:
             self._arm()
 
-    def ask(self, step: Callable[[], None], *, is_light: bool = False) -> None:
+    def ask(self, step: Callable[[], None], *, is_light: bool = False, address: str = "") -> None:
         """Call a function in a later turn.
 
         Args:
             step: does a piece of work and notes with `spend` what it took.
             is_light: it comes before all that are not, and several of them may share a turn.
+            address: of the client that it is for; "" for the broker's own.
         """
-        (self._light if is_light else self._heavy).append(step)
+        (self._light if is_light else self._heavy).append(address, step)
         self._arm()
 
     async def take(self) -> None:
@@ -136,9 +138,9 @@ class LoopTurns:
             for _ in range(len(self._light)):
                 if self.is_spent:
                     break
-                self._light.popleft()()
+                self._light.pop()()
             if self._heavy:
-                self._heavy.popleft()()
+                self._heavy.pop()()
         finally:  # an error of one member keeps nobody else waiting
             if self._light or self._heavy:
                 self._arm()

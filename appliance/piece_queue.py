@@ -3,14 +3,15 @@
 One record may be what 5,000 consumers wait for, one flush what 5,000 producers wait for, and all
 clients of a machine may hang up at the same time. Each of these takes some microseconds, and all
 together would keep the loop for a tenth of a second. So they are done for a millisecond in each
-turn of the loop, and between two turns everyone else is served. Layer 5.
+turn of the loop, and between two turns everyone else is served. Addresses take turns, so thousands
+of one keep a single one of another waiting for nothing. Layer 5.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
+from appliance.fair_queue import FairQueue
 from appliance.units import NS_PER_MS
 
 AT_ONCE_NS: Final = NS_PER_MS
@@ -26,7 +27,7 @@ class _Turns(Protocol):
 
 
 class PieceQueue(Generic[Item]):
-    """What is to be done, first come, first served.
+    """What is to be done, an item of each address after the other, those of one in their order.
 
     An item that waits already is not added again. Without many items all is done at once.
     """
@@ -37,6 +38,7 @@ class PieceQueue(Generic[Item]):
         guard: Callable[[Callable[[], None]], None],
         now_ns: Callable[[], int],
         run: Callable[[Item], None],
+        address_of: Callable[[Item], str],
         *,
         at_once_ns: int | None = None,
     ) -> None:
@@ -47,6 +49,7 @@ class PieceQueue(Generic[Item]):
             guard: runs a step of the loop; an error in it ends the broker.
             now_ns: the monotonic clock.
             run: does the work of one item; it may add others.
+            address_of: returns the address of the client that an item is for.
             at_once_ns: after this time the rest waits for the next turn; AT_ONCE_NS if None.
         """
         self._turns = turns
@@ -54,21 +57,28 @@ class PieceQueue(Generic[Item]):
         self._now_ns = now_ns
         self._run = run
         self._at_once_ns = AT_ONCE_NS if at_once_ns is None else at_once_ns
-        self._items: OrderedDict[Item, None] = OrderedDict()
+        self._address_of = address_of
+        self._items: set[Item] = set()
+        self._queue: FairQueue[Item] = FairQueue()
         self._is_asked = self._is_running = False
 
     def add(self, items: Iterable[Item]) -> None:
         """Do the work of some items, or of those there is time for, and of the others later."""
         for item in items:
-            self._items.setdefault(item)
+            self._append(item)
         if self._items and not self._is_asked and not self._is_running:
             self._go_on()
 
     def add_later(self, item: Item) -> None:
         """Do the work of an item in a later turn, because many may be added one by one."""
-        self._items.setdefault(item)
+        self._append(item)
         if not self._is_running:
             self._ask()
+
+    def _append(self, item: Item) -> None:
+        if item not in self._items:
+            self._items.add(item)
+            self._queue.append(self._address_of(item), item)
 
     def _ask(self) -> None:
         if not self._is_asked:
@@ -82,7 +92,8 @@ class PieceQueue(Generic[Item]):
         began_ns = now_ns = self._now_ns()
         try:
             while self._items and now_ns - began_ns < self._at_once_ns:
-                item, _ = self._items.popitem(last=False)
+                item = self._queue.pop()
+                self._items.remove(item)
                 self._run(item)
                 now_ns = self._now_ns()
         finally:  # an error of one item keeps no other waiting

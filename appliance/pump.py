@@ -22,6 +22,7 @@ from typing import Final, TypeVar
 
 from _core.paths.parked_fetch import ParkedFetch
 from appliance.broker import Broker
+from appliance.cold_readers import ColdReaders
 from appliance.errors import NotReadyError, StorageError
 from appliance.file_maker import FileMaker
 from appliance.flush_thread import FlushThread
@@ -88,7 +89,7 @@ class Pump:
         )
         self._files = FileMaker(self._jobs, broker)
         self._merging = RunMerging(self._jobs, broker.checkpoints)
-        self._readers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="latermq-read")
+        self._readers = ColdReaders(self._jobs, broker.read_cold, self._note_read)
         self.work = WorkThread(self._loop, self._guard, self.release.unflushed_bytes)
         self._bodies = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-bodies")
         self._saver = ThreadPoolExecutor(max_workers=1, thread_name_prefix="latermq-save")
@@ -402,7 +403,7 @@ class Pump:
             return
         delivery = self._broker.deliver_due()
         if delivery.cold:
-            self._read(self._bodies, delivery.cold, self._deliver, is_delivery=True)
+            self._read_bodies(delivery.cold, self._deliver, is_delivery=True)
         if delivery.count:
             self.release.delivered_pos = self._broker.wrote_pos
         self.end_turn()
@@ -416,14 +417,11 @@ class Pump:
 
     # Cold reads
 
-    def read_cold(self, places: Sequence[ColdPlace], then: Callable[[], None]) -> None:
-        """Read and check frames and units on a thread, then call `then`.
-
-        Args:
-            places: what to read.
-            then: called on the loop when they are in memory or known to be damaged.
-        """
-        self._read(self._readers, places, then)
+    def read_cold(
+        self, places: Sequence[ColdPlace], then: Callable[[], None], address: str = ""
+    ) -> None:
+        """Read and check frames and units on a thread, then call `then`; see `ColdReaders.read`."""
+        self._readers.read(places, then, address=address)
 
     async def cold(self, place: ColdPlace) -> None:
         """Do as `read_cold`, and wait for it.
@@ -441,25 +439,21 @@ class Pump:
         finally:
             self._awaited_reads.discard(future)
 
-    def _read(
-        self,
-        threads: ThreadPoolExecutor,
-        places: Sequence[ColdPlace],
-        then: Callable[[], None],
-        *,
-        is_delivery: bool = False,
+    def _read_bodies(
+        self, places: Sequence[ColdPlace], then: Callable[[], None], *, is_delivery: bool = False
     ) -> None:
-        is_sparse = threads is self._bodies
-        read = partial(self._broker.read_cold, list(places), is_sparse=is_sparse)
+        """Read what deliveries need, on a thread of their own, then call `then`."""
+        read = partial(self._broker.read_cold, list(places), is_sparse=True)
 
         def finish(found: ColdRead) -> None:
-            for damage in self._broker.note_read(found, is_delivery=is_delivery):
-                _log.error(
-                    "%s%s", damage, "" if damage.is_repaired else "; its records are not served"
-                )
+            self._note_read(found, is_delivery=is_delivery)
             then()
 
-        self._jobs.begin(threads, read, finish)
+        self._jobs.begin(self._bodies, read, finish)
+
+    def _note_read(self, found: ColdRead, *, is_delivery: bool = False) -> None:
+        for damage in self._broker.note_read(found, is_delivery=is_delivery):
+            _log.error("%s%s", damage, "" if damage.is_repaired else "; its records are not served")
 
     def _look_ahead(self) -> None:
         """Read on a thread the frames that deliveries will need soon."""
@@ -468,7 +462,7 @@ class Pump:
             places = self._broker.look_ahead(LOOK_AHEAD_MS)
             if places:
                 self._is_looking_ahead = True
-                self._read(self._bodies, places, self._end_look_ahead)
+                self._read_bodies(places, self._end_look_ahead)
 
     def _end_look_ahead(self) -> None:
         self._is_looking_ahead = False
@@ -504,7 +498,7 @@ class Pump:
         place = self._broker.retention.cold
         if place is not None and not self._is_expiring:
             self._is_expiring = True
-            self._read(self._readers, [place], self._expire_again)
+            self.read_cold([place], self._expire_again)
 
     def _expire_again(self) -> None:
         self._is_expiring = False

@@ -7,16 +7,15 @@ on the event loop.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Final
 
 from _core.paths.parked_fetch import ParkedFetch
+from appliance.cold_readers import ColdReaders
 from appliance.model import ColdPlace
 from appliance.slave_broker import NO_LIMIT, SlaveBroker
+from appliance.store.cold_reads import ColdRead
+from appliance.thread_jobs import ThreadJobs
 from appliance.work_thread import WorkThread
-
-READER_COUNT: Final = 2
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +47,8 @@ class SlavePump:
         """Make a pump of a slave that follows."""
         self._broker = broker
         self._loop = asyncio.get_running_loop()
-        self._readers = ThreadPoolExecutor(READER_COUNT, thread_name_prefix="latermq-read")
+        jobs = ThreadJobs(self._loop, self._guard)
+        self._readers = ColdReaders(jobs, broker.read_cold, self._note_read)
         self.work = WorkThread(self._loop, self._guard, lambda: 0)
         self.release = NothingWaits()
         self.progressed: Callable[[list[ParkedFetch]], None] = lambda _: None
@@ -90,13 +90,12 @@ class SlavePump:
         if woken:
             self._guard(partial(self.progressed, woken))
 
-    def read_cold(self, places: Sequence[ColdPlace], then: Callable[[], None]) -> None:
-        """Read and check frames and units on a thread, then call `then`; see `Pump.read_cold`."""
-        future = self._loop.run_in_executor(self._readers, self._broker.read_cold, list(places))
+    def read_cold(
+        self, places: Sequence[ColdPlace], then: Callable[[], None], address: str = ""
+    ) -> None:
+        """Read and check frames and units on a thread, then call `then`; see `ColdReaders.read`."""
+        self._readers.read(places, then, address=address)
 
-        def finish() -> None:
-            for damage in self._broker.note_read(future.result()):
-                _log.error("%s; consumers are sent to the master", damage)
-            then()
-
-        future.add_done_callback(lambda _: self._guard(finish))
+    def _note_read(self, found: ColdRead) -> None:
+        for damage in self._broker.note_read(found):
+            _log.error("%s; consumers are sent to the master", damage)

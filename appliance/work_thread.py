@@ -1,7 +1,8 @@
 """One thread for the work of requests that would keep the loop too long, such as unpacking.
 
-Who needs it waits for its turn, first come, first served, and says only then what to do. So whoever
-waits holds no data for it, and may have gone away meanwhile.
+Who needs it waits for its turn, and says only then what to do. So whoever waits holds no data for
+it, and may have gone away meanwhile. Addresses take turns; within one it is first come, first
+served.
 
 A small request may become a batch of megabytes in the log, and the flush of these keeps everybody
 else waiting. So such work waits while large ones before it wait for the disk: a record of another
@@ -9,13 +10,13 @@ client shares its flush with one of them at most. Layer 5.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
 
+from appliance.fair_queue import FairQueue
 from appliance.system.process import yield_to_others
 from appliance.units import MIB
 
@@ -36,12 +37,14 @@ class Turn:
         begin: called when its turn comes; returns the work, or None if there is none any more.
         then: called after the work.
         failed: called in place of `then` with the exception that ended the work.
+        address: of the client; addresses take turns.
         is_append: `then` may append much to the log.
     """
 
     begin: Callable[[], Work | None]
     then: Callable[[], None]
     failed: Callable[[Exception], None]
+    address: str = ""
     is_append: bool = False
 
 
@@ -69,7 +72,7 @@ class WorkThread:
         self._executor = ThreadPoolExecutor(
             max_workers=1, thread_name_prefix="latermq-work", initializer=yield_to_others
         )
-        self._waiting: deque[Turn] = deque()
+        self._waiting: FairQueue[Turn] = FairQueue()
         self._is_busy = False
 
     @property
@@ -79,7 +82,7 @@ class WorkThread:
 
     def ask(self, turn: Turn) -> None:
         """Wait for the thread. Nothing of `turn` is called before this returns."""
-        self._waiting.append(turn)
+        self._waiting.append(turn.address, turn)
         self._go_on_soon()
 
     def note_flush(self) -> None:
@@ -92,7 +95,7 @@ class WorkThread:
         self._executor.shutdown()
 
     def _go_on_soon(self) -> None:
-        if not self._is_busy and self._waiting and self._may_begin(self._waiting[0]):
+        if not self._is_busy and self._waiting and self._may_begin(self._waiting.first):
             self._is_busy = True
             self._loop.call_soon(self._guard, self._begin)
 
@@ -102,7 +105,7 @@ class WorkThread:
 
     def _begin(self) -> None:
         self._flush_count = 0
-        turn = self._waiting.popleft()
+        turn = self._waiting.pop()
         work = turn.begin()
         if work is None:
             self._end()

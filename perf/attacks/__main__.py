@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from perf.attacks.broker import ATTACKER_ADDRESS, OTHER_ADDRESS
 from perf.attacks.starts import START_ATTACKS
 from perf.attacks.table import ATTACKS
 from perf.attacks.trial import NICE, Result, Span, Trial
@@ -54,7 +55,8 @@ def run(options: argparse.Namespace) -> bool:
     began_s = time.monotonic()
     results: list[dict[str, Any]] = []
     misses = 0
-    span = Span(options.seconds, options.rounds, options.nice)
+    source = ATTACKER_ADDRESS if options.one_address else OTHER_ADDRESS
+    span = Span(options.seconds, options.rounds, options.nice, source)
     with build_directory() as directory:
         for attack in ATTACKS:
             if options.only and not any(name in attack.name for name in options.only):
@@ -102,6 +104,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=2, help="of a round of a flood (2)")
     parser.add_argument("--rounds", type=int, default=4, help="of a flood, and as long alone (4)")
     parser.add_argument("--nice", type=int, default=NICE, help=f"of the attackers ({NICE})")
+    parser.add_argument(
+        "--one-address", action="store_true", help="the good client has that of the attackers"
+    )
     parser.add_argument("--list", action="store_true", help="show the attacks")
     options = parser.parse_args()
     if options.list:

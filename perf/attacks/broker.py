@@ -35,17 +35,21 @@ UNREAD_BYTES: Final = 4_096
 
 GAUGE_S: Final = 0.25
 START_LIMIT_S: Final = 60.0
-READER_ADDRESS: Final = "127.0.0.2"
-"""Of who reads the gauges: an attacker may hold all connections that its own address may have."""
+ATTACKER_ADDRESS: Final = "127.0.0.1"
+
+OTHER_ADDRESS: Final = "127.0.0.2"
+"""Of who is not the attacker, which may hold all that its own address may have."""
 
 _SO_TIMESTAMPNS: Final = 35
 _READY: Final = re.compile(rb"latermq ready kafka=(\S+) admin=(\S+)")
 GAUGE: Final = "latermq_anonymous_bytes"
+CONNECTIONS: Final = "latermq_connections"
 GAUGES: Final = (
     GAUGE,
     "latermq_inflight_bytes",
     "latermq_cache_bytes",
     "latermq_locked_bytes",
+    CONNECTIONS,
 )
 CONFIG: Final = "[disk]\nrefuse_percent = 100\n"
 
@@ -74,6 +78,11 @@ class Observed:
     def last(self, at_s: float) -> int:
         """RssAnon as it was last seen before a moment."""
         return max(each for each in self.anonymous if each[1] and each[0] <= at_s)[1]
+
+    def connection_count(self, begin_s: float, end_s: float) -> int:
+        """The most connections that the broker had in that span, also of clients that are gone."""
+        of = [each.get(CONNECTIONS, 0.0) for at, each in self.gauges if begin_s <= at <= end_s]
+        return int(max(of, default=0.0))
 
     def gauges_at(self, at_s: float) -> dict[str, float]:
         """The broker's figures nearest to a moment."""
@@ -238,7 +247,7 @@ class ObservedBroker:
 
 def _read_metrics(admin: str, names: tuple[str, ...], *, limit_s: float) -> dict[str, float]:
     host, port = admin.rsplit(":", 1)
-    source = (READER_ADDRESS, 0)
+    source = (OTHER_ADDRESS, 0)
     with closing(
         http.client.HTTPConnection(host, int(port), timeout=limit_s, source_address=source)
     ) as connection:

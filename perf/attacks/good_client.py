@@ -1,6 +1,6 @@
 """The client that behaves: produces a record every 15 ms and reads it back, beside the attack.
 
-    python -m perf.attacks.good_client HOST:PORT TOPIC
+    python -m perf.attacks.good_client HOST:PORT TOPIC [--source ADDRESS]
 
 A process of its own. It fetches with long polls, commits its offset, and asks for the versions now
 and then. When a connection breaks it connects again and sends the record again, as clients do. When
@@ -90,6 +90,7 @@ class GoodClient:
 
     address: str
     topic: str
+    source: str = ""
     times: list[tuple[float, str, float]] = field(default_factory=list)
     acknowledged: list[int] = field(default_factory=list)
     committed: int = -1
@@ -121,8 +122,9 @@ class GoodClient:
 
     def _attempt(self, number: int, begin_s: float) -> None:
         if self._writer is None or self._reader is None:
-            self._writer = Wire(self.address, limit_s=STEP_LIMIT_S)
-            self._reader = Wire(self.address, limit_s=STEP_LIMIT_S)
+            self._writer, self._reader = (
+                Wire(self.address, limit_s=STEP_LIMIT_S, source=self.source) for _ in range(2)
+            )
         self._fetch()
         batch = batches.plain([value_of(number)])
         answer = self._writer.ask(requests.produce({self.topic: {0: batch}}))
@@ -171,11 +173,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("address")
     parser.add_argument("topic")
+    parser.add_argument("--source", default="", help="its own address")
     options = parser.parse_args()
     gc.disable()
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, NICE)
-    client = GoodClient(options.address, options.topic)
+    client = GoodClient(options.address, options.topic, options.source)
     number, due_s = 0, time.monotonic()
     while not is_over(due_s - time.monotonic()):
         client.step(number)

@@ -105,6 +105,23 @@ def park_many_fetches(arena: Arena) -> None:
     arena.linger()
 
 
+def ask_large(arena: Arena) -> None:
+    """600 connections with a request of 900 KB each that names thousands: 500 MB."""
+    names = [f"{number}-" + "y" * 200 for number in range(4_000)]
+    kinds = [
+        requests.metadata(names),
+        requests.list_offsets({SEARCHED: range(16)} | {name: [0] for name in names}, 1),
+        requests.describe_groups(names),
+        requests.offset_fetch("g", {name: [0] for name in names}),
+    ]
+
+    def send(index: int) -> None:
+        arena.connect(limit_s=arena.seconds).send(kinds[index % len(kinds)])
+
+    arena.side_by_side(600, send)
+    arena.linger()
+
+
 def fill_topic(arena: Arena) -> None:
     """128 MB of records."""
     arena.create_topics(["large"], 4)

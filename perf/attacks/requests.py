@@ -174,13 +174,24 @@ class Wire:
         sent_bytes: so far.
     """
 
-    def __init__(self, address: str, *, limit_s: float = LIMIT_S, receive_bytes: int = 0) -> None:
-        """Connect to HOST:PORT; `receive_bytes` is the size of the kernel's buffer, if given."""
+    def __init__(
+        self, address: str, *, limit_s: float = LIMIT_S, receive_bytes: int = 0, source: str = ""
+    ) -> None:
+        """Connect to HOST:PORT.
+
+        Args:
+            address: HOST:PORT.
+            limit_s: of each wait.
+            receive_bytes: size of the kernel's buffer, if given.
+            source: the local address, if given.
+        """
         host, port = address.rsplit(":", 1)
         self.socket = socket.socket()
         if receive_bytes:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         self.socket.settimeout(limit_s)
+        if source:
+            self.socket.bind((source, 0))
         self.socket.connect((host, int(port)))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sent_bytes = 0

@@ -44,6 +44,7 @@ ATTACKS: Final = (
     Attack("unpack-16", writes.unpack_16, prepare=writes.prepare_topic, holds=_UNPACKED),
     Attack("unpack-400", writes.unpack_400, prepare=writes.prepare_topic, holds=_UNPACKED),
     Attack("unpack-large", writes.unpack_large, prepare=writes.prepare_topic, holds=_UNPACKED),
+    Attack("ask-large", reads.ask_large, prepare=reads.prepare_search),
     Attack("producer-ids", writes.producer_ids, prepare=writes.prepare_producers),
     Attack("rejoin", groups.rejoin, prepare=groups.prepare_large_group),
     Attack("name-new-topics", reads.name_new_topics, is_flood=False),

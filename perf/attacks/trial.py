@@ -17,7 +17,7 @@ from typing import Any, Final
 from appliance.config.config import Config
 from perf.attacks import good_client, requests
 from perf.attacks.arena import GOOD_TOPIC, Arena, Attack, limit_bytes
-from perf.attacks.broker import Observed, observed_broker
+from perf.attacks.broker import OTHER_ADDRESS, Observed, observed_broker
 from perf.attacks.requests import Wire
 from perf.machine import REPOSITORY, BenchError
 
@@ -141,8 +141,9 @@ def yielding(nice: int) -> Iterator[None]:
 
 
 @contextmanager
-def good_client_process(address: str) -> Iterator["subprocess.Popen[str]"]:
+def good_client_process(address: str, source: str) -> Iterator["subprocess.Popen[str]"]:
     command = [sys.executable, "-m", good_client.__name__, address, GOOD_TOPIC]
+    command += ["--source", source]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
     )
@@ -187,11 +188,13 @@ class Span:
         seconds: of one round of a flood, and alone before a single request.
         rounds: how often a flood is repeated, without a pause. As long without it is before it.
         nice: priority of the attackers; 0 is that of other processes.
+        source: address of the good client.
     """
 
     seconds: float = 2.0
     rounds: int = 4
     nice: int = NICE
+    source: str = OTHER_ADDRESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +251,7 @@ class Trial:
         return self._result(observed, arena, course, lost)
 
     def _attack_beside_client(self, arena: Arena, prepared_s: float) -> Course:
-        with good_client_process(arena.broker.address) as client:
+        with good_client_process(arena.broker.address, self._span.source) as client:
             time.sleep(max(WARM_S, prepared_s - time.monotonic()) + self._alone_s)
             begin_s = time.monotonic()
             arena.begin()
@@ -299,6 +302,7 @@ class Trial:
         idle = observed.gauges_at(begin_s - 0.2)
         held = _held(gauges) - _held(idle)
         times = course.said["times"]
+        connection_count = max(arena.connection_count, observed.connection_count(begin_s, end_s))
         return Result(
             name=attack.name,
             what=(attack.run.__doc__ or "").strip(),
@@ -308,7 +312,7 @@ class Trial:
             before_bytes=before_bytes,
             peak_bytes=peak_bytes,
             after_bytes=observed.last(end_s + SETTLE_S),
-            limit_bytes=limit_bytes(Config(), attack.holds, before_bytes, arena.connection_count),
+            limit_bytes=limit_bytes(Config(), attack.holds, before_bytes, connection_count),
             gauges=gauges,
             gauge_ratio=observed.gauge_ratio(begin_s, end_s),
             accounted_bytes=before_bytes + int(held),

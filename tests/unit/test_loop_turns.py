@@ -40,12 +40,14 @@ class Work:
         self.turns = LoopTurns(self.loop)
         self.done: list[str] = []
 
-    def ask(self, name: str, took_ns: int = TURN_NS, *, is_light: bool = False) -> None:
+    def ask(
+        self, name: str, took_ns: int = TURN_NS, *, is_light: bool = False, address: str = ""
+    ) -> None:
         def step() -> None:
             self.done.append(name)
             self.turns.spend(took_ns)
 
-        self.turns.ask(step, is_light=is_light)
+        self.turns.ask(step, is_light=is_light, address=address)
 
     def turn(self) -> list[str]:
         """Return what one turn of the loop did."""
@@ -60,6 +62,14 @@ def test_one_heavy_piece_runs_in_each_turn() -> None:
         work.ask(name)
     assert [work.turn() for _ in range(4)] == [["a"], ["b"], ["c"], []]
     assert work.turns.turn_count == 3
+
+
+@pytest.mark.parametrize("is_light", [False, True])
+def test_addresses_take_turns_however_much_each_asks_for(is_light: bool) -> None:
+    work = Work()
+    for name in ("a1", "a2", "a3", "b1", "c1", "b2"):
+        work.ask(name, is_light=is_light, address=name[0])
+    assert [work.turn() for _ in range(6)] == [["a1"], ["b1"], ["c1"], ["a2"], ["b2"], ["a3"]]
 
 
 def test_light_work_comes_before_heavy_work_that_waited_longer() -> None:

@@ -20,8 +20,14 @@ class Crowd:
         self.done: list[str] = []
         self.now_ns = 0
         self.work: dict[str, Callable[[], None]] = {}
+        self.address_of: dict[str, str] = {}
         self.queue = PieceQueue(
-            self.turns, lambda step: step(), lambda: self.now_ns, self._run, at_once_ns=at_once_ns
+            self.turns,
+            lambda step: step(),
+            lambda: self.now_ns,
+            self._run,
+            lambda item: self.address_of.get(item, ""),
+            at_once_ns=at_once_ns,
         )
 
     def call_soon(self, callback: Callable[[], None], /) -> None:
@@ -61,6 +67,15 @@ def test_what_nobody_waits_for_may_have_less_of_a_turn() -> None:
     crowd.queue.add("abcde")
     assert crowd.done == [*"ab"]
     assert [crowd.turn() for _ in range(3)] == ["cd", "e", ""]
+
+
+def test_addresses_take_turns() -> None:
+    """Who has many items keeps the only one of another address waiting for one of them."""
+    crowd = Crowd()
+    crowd.address_of = {"y": "192.0.2.1", "z": "192.0.2.2"}
+    crowd.queue.add("abcdefgh" + "yz")
+    assert crowd.done == [*"ayzb"]
+    assert [crowd.turn() for _ in range(3)] == ["cdef", "gh", ""]
 
 
 def test_what_comes_while_others_wait_is_behind_them() -> None:

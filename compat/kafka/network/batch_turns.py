@@ -170,7 +170,8 @@ class BatchTurns(Generic[AnyProducer]):
         self, producer: AnyProducer, begin: Callable[[AnyProducer], Work | None]
     ) -> None:
         failed = partial(self._fail, producer)
-        self._ask(Turn(partial(begin, producer), partial(self._end, producer), failed, True))
+        ended = partial(self._end, producer)
+        self._ask(Turn(partial(begin, producer), ended, failed, producer.address, is_append=True))
 
     def _begin(self, producer: AnyProducer) -> Work | None:
         """Begin the work of a connection, unless its address has to wait meanwhile."""

@@ -164,7 +164,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             client=Client(host=str(peer[0])),
             read_cold=self._read_cold_for,
             aside=self._aside_for,
-            later=partial(self._server.answers.add, self),
+            later=partial(self._server.answers.add, self, str(peer[0])),
         )
         self._address = str(peer[0])
         self.peer = str(Address(self._address, peer[1]))
@@ -253,8 +253,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _ask_for_turn(self, step: Callable[[], None]) -> None:
         """Call a function in a later turn of the loop, before those who take more of it."""
-        server = self._server
-        server.turns.ask(partial(server.guard, step), is_light=self._pace.is_light)
+        server, address = self._server, self._address
+        server.turns.ask(partial(server.guard, step), is_light=self._pace.is_light, address=address)
 
     def resume_later(self) -> None:
         """Go on with its requests in a later turn."""
@@ -346,7 +346,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _read_cold_for(self, places: list[ColdPlace], then: Callable[[], None]) -> None:
         """Read frames and units for a request of the control plane, then continue it."""
-        self._server.node.read_cold(places, partial(self._continue, then))
+        self._server.read_cold(places, partial(self._continue, then), self._address)
 
     def _aside_for(self, begin: Callable[[], Work | None], then: Callable[[], None]) -> None:
         """Let a request of the control plane wait for the thread that does such work."""
@@ -356,7 +356,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._continue(lambda: found.append(begin()))
             return found[-1]
 
-        turn = Turn(begin_guarded, partial(self._continue, then), self.fail_work)
+        turn = Turn(begin_guarded, partial(self._continue, then), self.fail_work, self._address)
         self._server.ask_for_work(turn)
 
     def fail_work(self, error: Exception) -> None:
@@ -463,9 +463,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
         partial_bytes = session.partial_bytes
         claim = find_claim(session, self._address) if partial_bytes else None
         self._is_large = claim is not None
-        # One that waits for the thread keeps its place: else the next one would be received.
-        kept_bytes = partial_bytes if session.work is None else held_bytes
-        self._server.note_memory(self, held_bytes, kept_bytes > SMALL_BYTES, claim)
+        # A request that waits for the broker keeps its place: else the next one would be received.
+        is_large = (held_bytes if self._awaits_broker() else partial_bytes) > SMALL_BYTES
+        self._server.note_memory(self, held_bytes, is_large, claim)
+
+    def _awaits_broker(self) -> bool:
+        """Return whether a request waits for the thread, or for turns of the loop."""
+        answer = self._deferred
+        return self.session.work is not None or (answer is not None and not answer.awaits_clients)
 
     def adjust_reading(self) -> None:
         """Pause or resume reading to match back-pressure."""

@@ -100,5 +100,7 @@ class Driver(Protocol):
     def fail(self, error: BaseException) -> None:
         """Record an error that cannot be repaired in place."""
 
-    def read_cold(self, places: Sequence[ColdPlace], then: Callable[[], None]) -> None:
+    def read_cold(
+        self, places: Sequence[ColdPlace], then: Callable[[], None], address: str = ""
+    ) -> None:
         """Read and check frames and units on a thread, then call `then` on the loop."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from appliance.loop_turns import LoopTurns
+from appliance.model import ColdPlace
 from appliance.piece_queue import PieceQueue
 from appliance.work_thread import Turn
 from compat.kafka.network.answer_turns import AnswerTurns
@@ -12,7 +13,7 @@ from compat.kafka.network.batch_turns import BatchTurns, Producer
 from compat.kafka.network.delay_reports import DelayReports
 from compat.kafka.network.driven import Driver, ServedBroker
 from compat.kafka.network.large_requests import LargeRequests
-from compat.kafka.network.limits import Claim, MemoryBudget
+from compat.kafka.network.memory_budget import Claim, MemoryBudget
 from compat.kafka.network.unsent_bounds import UnsentBounds
 from compat.kafka.node import Node
 
@@ -60,6 +61,11 @@ class Host(Protocol[Connection]):
 
     def measured(self, step: Callable[[], None]) -> None:
         """Do a step that was queued, and note what it took of the loop."""
+
+    def read_cold(
+        self, places: list[ColdPlace], then: Callable[[], None], address: str = ""
+    ) -> None:
+        """Read frames and units from the disk for a control-plane request."""
 
     def ask_for_work(self, turn: Turn) -> None:
         """Let a connection wait for the thread that does the work of requests."""

@@ -19,7 +19,7 @@ from appliance.metrics import Metrics
 from appliance.system.clock import Clock
 from appliance.system.receive_thread import ReceiveThread
 from appliance.units import KIB
-from compat.kafka.network.limits import LARGE_BYTES, Claim
+from compat.kafka.network.memory_budget import LARGE_BYTES, Claim
 
 REST_MIN_BYTES: Final = 512 * KIB
 """If less than this is missing, the loop receives it."""

@@ -24,6 +24,9 @@ class _Server(Protocol):
 
 
 class _Connection(Protocol):
+    @property
+    def address(self) -> str: ...
+
     def retry(self, parked: ParkedFetch) -> bool: ...
 
     def ask_for_step(self, step: Callable[[], None]) -> None: ...
@@ -79,7 +82,8 @@ class ParkedFetches:
     def _go_on(self, parked: ParkedFetch) -> None:
         """Read what the fetch needs of the disk, or let it go on in a later turn."""
         if parked.cold:
-            self._server.pump.read_cold(parked.cold, lambda: self.look_again(parked))
+            address = self._connection.address
+            self._server.pump.read_cold(parked.cold, lambda: self.look_again(parked), address)
         elif parked.is_unfinished:
             self._connection.ask_for_step(partial(self._look_on, parked))
 

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
 from _core.paths.parked_fetch import ParkedFetch
@@ -34,7 +35,8 @@ from compat.kafka.network.connection import KafkaConnection
 from compat.kafka.network.delay_reports import DelayReports
 from compat.kafka.network.driven import ServedBroker
 from compat.kafka.network.large_requests import LargeRequests
-from compat.kafka.network.limits import Admission, Claim, MemoryBudget
+from compat.kafka.network.limits import Admission
+from compat.kafka.network.memory_budget import Claim, MemoryBudget
 from compat.kafka.network.unsent_bounds import UNSENT_BYTES, UnsentBounds
 from compat.kafka.node import Node
 from compat.kafka.protocol.slices import SlicedAnswer
@@ -128,11 +130,19 @@ class KafkaServer(Generic[AnyPump]):
         self.turns = LoopTurns(self.loop)
         self.answers = AnswerTurns(self.turns, self.budget, self._do_slice)
         now_ns = broker.clock.monotonic_ns
-        self._woken = PieceQueue(self.turns, self.guard, now_ns, self._look_again)
-        self._to_send = PieceQueue(self.turns, self.guard, now_ns, KafkaConnection.send)
+        self._woken = PieceQueue(
+            self.turns, self.guard, now_ns, self._look_again, self._address_of_parked
+        )
+        address_of = attrgetter("address")
+        self._to_send = PieceQueue(self.turns, self.guard, now_ns, KafkaConnection.send, address_of)
         # Not guarded: connections end also after the pump has stopped.
         self.ended = PieceQueue(
-            self.turns, lambda step: step(), now_ns, KafkaConnection.end, at_once_ns=ENDS_NS
+            self.turns,
+            lambda step: step(),
+            now_ns,
+            KafkaConnection.end,
+            address_of,
+            at_once_ns=ENDS_NS,
         )
         self.unsent: UnsentBounds[KafkaConnection] = UnsentBounds(KafkaConnection.bound_unsent)
         self.delays = DelayReports(broker.client_log)
@@ -142,15 +152,7 @@ class KafkaServer(Generic[AnyPump]):
         )
         self.copies_output = isinstance(self.loop, asyncio.BaseEventLoop)
         self._admission = Admission(broker.config, file_limit)
-        if self._admission.count_max < broker.config.connection_count_max:
-            _log.warning(
-                "%d connections are served, not network.connection_count_max = %d: this process "
-                "may open %d files, and the log needs some; raise LimitNOFILE of the unit, or "
-                "ulimit -Hn",
-                self._admission.count_max,
-                broker.config.connection_count_max,
-                file_limit,
-            )
+        self._warn_of_files(file_limit)
         self._is_saving_memory = False
         self._reported_s: dict[str, float] = {}
         """When each kind of log line was written last."""
@@ -162,6 +164,18 @@ class KafkaServer(Generic[AnyPump]):
         self._connections: dict[Session, KafkaConnection] = {}
         self._awaiting_flush: set[KafkaConnection] = set()
         self._is_debug = _log.isEnabledFor(logging.DEBUG)
+
+    def _warn_of_files(self, file_limit: int | None) -> None:
+        """Say so if fewer connections are served than configured."""
+        if self._admission.count_max < self.broker.config.connection_count_max:
+            _log.warning(
+                "%d connections are served, not network.connection_count_max = %d: this process "
+                "may open %d files, and the log needs some; raise LimitNOFILE of the unit, or "
+                "ulimit -Hn",
+                self._admission.count_max,
+                self.broker.config.connection_count_max,
+                file_limit,
+            )
 
     async def start(self, sockets: Sequence[socket.socket] = ()) -> None:
         """Listen, and start deliveries.
@@ -191,7 +205,7 @@ class KafkaServer(Generic[AnyPump]):
             self.broker,
             self.routes,
             self.groups,
-            read_cold=self._read_cold,
+            read_cold=self.read_cold,
             aside=self._aside,
             later=lambda _: None,  # each connection has its own
         )
@@ -328,7 +342,9 @@ class KafkaServer(Generic[AnyPump]):
         self, connection: KafkaConnection, held_bytes: int, is_large: bool, claim: Claim | None
     ) -> None:
         """Update the memory use of a connection, and resume others if that frees memory."""
-        released = self.budget.update(connection, held_bytes, is_large=is_large, claim=claim)
+        released = self.budget.update(
+            connection, held_bytes, connection.address, is_large=is_large, claim=claim
+        )
         self._let_go_on(released)
         self._note_evicted()
         self.answers.note_memory(connection, held_bytes)
@@ -390,9 +406,11 @@ class KafkaServer(Generic[AnyPump]):
         self.pump.end_turn()
         self.end_turn()
 
-    def _read_cold(self, places: list[ColdPlace], then: Callable[[], None]) -> None:
+    def read_cold(
+        self, places: list[ColdPlace], then: Callable[[], None], address: str = ""
+    ) -> None:
         """Read frames and units from the disk for a control-plane request."""
-        self.pump.read_cold(places, partial(self._go_on, then))
+        self.pump.read_cold(places, partial(self._go_on, then), address)
 
     def _aside(
         self, begin: Callable[[], Callable[[], None] | None], then: Callable[[], None]
@@ -435,13 +453,12 @@ class KafkaServer(Generic[AnyPump]):
             self._to_sweep.extend(self._connections.values())
         count = max(SWEEP_CONNECTIONS, len(self._connections) // SWEEP_PART)
         now_ms = self.node.now_ms()
-        has_waiting_answers = self.answers.waiting_count > 0
         for _ in range(min(count, len(self._to_sweep))):
             connection = self._to_sweep.popleft()
             connection.look(
                 now_ms,
                 is_scarce=self.budget.is_scarce,
-                is_awaited=has_waiting_answers or self.budget.is_awaited(connection),
+                is_awaited=self.answers.has_waiting or self.budget.is_awaited(connection),
             )
         if self._awaiting_flush and self._is_slow():
             self._time_out(now_ms)
@@ -470,8 +487,16 @@ class KafkaServer(Generic[AnyPump]):
         self._woken.add(woken)
         self._to_send.add(self._awaiting_flush)
 
+    def _find_parked(self, parked: ParkedFetch) -> KafkaConnection | None:
+        """The connection of a fetch, unless that was closed meanwhile."""
+        session = parked.session
+        return None if session is None else self._connections.get(session)
+
+    def _address_of_parked(self, parked: ParkedFetch) -> str:
+        connection = self._find_parked(parked)
+        return "" if connection is None else connection.address
+
     def _look_again(self, parked: ParkedFetch) -> None:
-        session = parked.session  # None if the connection was closed meanwhile
-        connection = None if session is None else self._connections.get(session)
+        connection = self._find_parked(parked)
         if connection is not None:
             connection.look_again(parked)

@@ -40,10 +40,12 @@ class Wait:
         start: called once, with a function to be called once when the work can go on; it may call
             it before it returns.
         cancel: called if nobody waits for the answer any more.
+        is_for_clients: requests of other clients may be what has to happen.
     """
 
     start: Callable[[Callable[[], None]], None]
     cancel: Callable[[], None] = lambda: None
+    is_for_clients: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,7 @@ def await_response(deferred: DeferredResponse[Any]) -> Steps[Any]:
 
         deferred.when_complete(note)
 
-    yield Wait(start, deferred.abandon)
+    yield Wait(start, deferred.abandon, is_for_clients=True)
     return found[0]
 
 
@@ -211,6 +213,11 @@ class SlicedAnswer(DeferredResponse[Any]):
     def held_bytes(self) -> int:
         """Bytes of the pieces so far, and of what the work holds besides."""
         return self._writer.size_bytes + self._more_held_bytes
+
+    @property
+    def awaits_clients(self) -> bool:
+        """Whether it may need requests of other clients to go on."""
+        return self._wait is not None and self._wait.is_for_clients
 
     def begin(self, step: Step) -> bool:
         """Go on with the first slice after a step; return whether that was all.

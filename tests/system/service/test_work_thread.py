@@ -4,6 +4,7 @@ import asyncio
 import gc
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -269,6 +270,17 @@ async def test_turns_come_in_order_and_only_to_those_who_still_want_them() -> No
     await until(lambda: seen[-1:] == ["then b"])
     assert seen == ["begin a", "then a", "begin gone", "begin bad", "no bad", "begin b", "then b"]
     assert not failures
+    thread.shutdown()
+
+
+async def test_addresses_take_turns_for_the_thread() -> None:
+    seen: list[str] = []
+    thread = WorkThread(asyncio.get_running_loop(), lambda step: step(), lambda: 0)
+    for name in ("a1", "a2", "a3", "b1"):
+        then = partial(seen.append, name)
+        thread.ask(Turn(lambda: lambda: None, then, lambda _: None, name[0]))
+    await until(lambda: len(seen) == 4)
+    assert seen == ["a1", "b1", "a2", "a3"]
     thread.shutdown()
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from appliance.loop_turns import LoopTurns
 from appliance.units import KIB, MIB
-from compat.kafka.network.answer_turns import AnswerTurns
-from compat.kafka.network.limits import SMALL_BYTES, MemoryBudget
+from compat.kafka.network.answer_turns import AHEAD_MAX, AnswerTurns
+from compat.kafka.network.limits import SMALL_BYTES
+from compat.kafka.network.memory_budget import MemoryBudget
 from compat.kafka.protocol.pieces import PieceWriter
 from compat.kafka.protocol.slices import SLICE_WORK, SlicedAnswer, Steps, Wait
 
@@ -42,11 +43,12 @@ class Server:
             LoopTurns(self.loop), self.budget, self._do_slice
         )
         self.served: list[str] = []
+        self._waiting: list[Callable[[], None]] = []
         self.complete: dict[str, int] = {}
         """Bytes of the answers that are complete and not sent, by connection."""
         self.peak_bytes = 0
 
-    def ask(self, name: str, size: int, *, waits: bool = False) -> SlicedAnswer:
+    def ask(self, name: str, size: int, *, waits_for: str = "", address: str = "a") -> SlicedAnswer:
         """Ask for an answer of some size, which may wait for something in the middle."""
         writer = PieceWriter()
 
@@ -54,14 +56,14 @@ class Server:
             for number in range(size // len(ITEM)):
                 writer.raw(ITEM)
                 yield len(ITEM)
-                if waits and number == 20:
-                    yield Wait(lambda then: None)
+                if waits_for and number == 20:
+                    yield Wait(self._waiting.append, is_for_clients=waits_for == "clients")
 
         answer = SlicedAnswer(
-            work(), writer, list, lambda: 0, lambda each: self.turns.add(name, each)
+            work(), writer, list, lambda: 0, lambda each: self.turns.add(name, address, each)
         )
         answer.when_complete(lambda pieces: self.complete.update({name: sum(map(len, pieces))}))
-        self.turns.add(name, answer)
+        self.turns.add(name, address, answer)
         return answer
 
     def _do_slice(self, name: str, answer: SlicedAnswer) -> None:
@@ -70,9 +72,16 @@ class Server:
         self.note(name, self.complete.get(name, answer.held_bytes))
 
     def note(self, name: str, held_bytes: int) -> None:
-        self.budget.update(name, held_bytes, is_large=False)
+        self.budget.update(name, held_bytes, "a", is_large=False)
         self.turns.note_memory(name, held_bytes)
         self.peak_bytes = max(self.peak_bytes, self.budget.total_bytes)
+
+    def reach(self) -> None:
+        """What answers wait for has happened."""
+        for go_on in self._waiting:
+            go_on()
+        self._waiting.clear()
+        self.run()
 
     def send(self, name: str) -> None:
         """The client reads its answer."""
@@ -117,7 +126,7 @@ def test_all_together_hold_the_limit_and_one_answer(count: int) -> None:
         server.send(name)
     server.run()
     assert server.complete == {}
-    assert server.turns.waiting_count == 0
+    assert not server.turns.has_waiting
     small = count * (SMALL_BYTES + SLICE_WORK)
     assert LIMIT_BYTES + size / 2 < server.peak_bytes <= LIMIT_BYTES + size + small
 
@@ -132,7 +141,7 @@ def test_a_closed_connection_makes_room_at_once() -> None:
             answers[name].abandon()
             assert answers[name].held_bytes == 0
             server.close(name)
-    assert server.turns.waiting_count == 0
+    assert not server.turns.has_waiting
     server.close(ahead)
     assert server.budget.total_bytes == 0
     server.ask("e", 2 * LIMIT_BYTES)
@@ -140,14 +149,45 @@ def test_a_closed_connection_makes_room_at_once() -> None:
     assert "e" in server.complete
 
 
-def test_one_that_waits_for_something_else_lets_others_go_ahead() -> None:
+def test_one_that_waits_for_other_clients_lets_others_go_ahead() -> None:
     """It may wait for its group for minutes."""
     server = Server()
     server.note("other", 2 * LIMIT_BYTES)
-    server.ask("a", 2 * LIMIT_BYTES, waits=True)
+    server.ask("a", 2 * LIMIT_BYTES, waits_for="clients")
     server.ask("b", 2 * LIMIT_BYTES)
     server.run()
     assert set(server.complete) == {"b"}
+
+
+def test_one_that_waits_for_the_broker_stays_ahead() -> None:
+    """It keeps its memory, and so would each that goes ahead after it."""
+    server = Server()
+    server.note("other", 2 * LIMIT_BYTES)
+    server.ask("a", 2 * LIMIT_BYTES, waits_for="thread")
+    server.ask("b", 2 * LIMIT_BYTES)
+    server.run()
+    assert set(server.complete) == set()
+    server.reach()
+    assert set(server.complete) == {"a"}
+    server.send("a")
+    server.run()
+    assert set(server.complete) == {"b"}
+
+
+def test_one_of_each_address_goes_ahead() -> None:
+    """Else a client that reads nothing would keep those of other machines waiting."""
+    server = Server()
+    server.note("other", 2 * LIMIT_BYTES)
+    addresses = [f"{number}" for number in range(AHEAD_MAX + 2)]
+    for address in addresses:
+        for name in "xyz":
+            server.ask(name + address, 2 * LIMIT_BYTES, address=address)
+    server.run()
+    assert set(server.complete) == {f"x{number}" for number in range(AHEAD_MAX)}
+    server.send("x1")
+    server.run()
+    assert f"x{AHEAD_MAX}" in server.complete, "an address of which none went ahead comes first"
+    assert "y1" not in server.complete
 
 
 def test_small_answers_need_no_room() -> None:

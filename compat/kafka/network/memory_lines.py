@@ -1,0 +1,126 @@
+"""Who waits for memory, in a line for each address, of which the first may go ahead.
+
+Used for requests of up to 1 MiB that are being received (`compat.kafka.network.memory_budget`), and
+for long answers (`compat.kafka.network.answer_turns`). Layer 3; does no I/O and reads no clock.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+Member = TypeVar("Member")
+
+
+@dataclass(slots=True)
+class _Line(Generic[Member]):
+    """The connections of one address that hold much memory, or wait for it."""
+
+    held_bytes: dict[Member, int] = field(default_factory=dict)
+    total_bytes: int = 0
+    waiting: OrderedDict[Member, None] = field(default_factory=OrderedDict)
+    ahead: Member | None = None
+
+
+class MemoryLines(Generic[Member]):
+    """The connections that hold much memory, or wait for it, by address.
+
+    Of each address with connections that wait one goes ahead until it is done, whoever else waits:
+    this prevents deadlock. Of too many addresses, those that have waited longest come first.
+
+    Attributes:
+        share_bytes: what an address may have while others need memory too.
+    """
+
+    def __init__(self, ahead_max: int) -> None:
+        """Begin without connections and without a share.
+
+        Args:
+            ahead_max: of so many addresses one goes ahead at a time.
+        """
+        self.share_bytes = 0
+        self._ahead_max = ahead_max
+        self._addresses: dict[Member, str] = {}
+        self._lines: dict[str, _Line[Member]] = {}
+        self._waiting: dict[str, None] = {}
+        """Addresses of which somebody waits."""
+        self._leaderless: OrderedDict[str, None] = OrderedDict()
+        """Those of them of which nobody goes ahead."""
+        self._ahead_count = 0
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._waiting)
+
+    def is_waiting(self, member: Member) -> bool:
+        """Return whether a connection waits."""
+        address = self._addresses.get(member)
+        return address is not None and member in self._lines[address].waiting
+
+    def hold(
+        self, member: Member, address: str, held_bytes: int, *, is_low: bool, is_scarce: bool
+    ) -> None:
+        """Update a connection; it may have to wait until `release` returns it.
+
+        Args:
+            member: the connection.
+            address: of its client.
+            held_bytes: its memory.
+            is_low: little memory is left: an address that has more than its share waits.
+            is_scarce: none is left: everybody waits.
+        """
+        line = self._lines.get(address)
+        if line is None:
+            line = self._lines[address] = _Line()
+        self._addresses[member] = address
+        line.total_bytes += held_bytes - line.held_bytes.get(member, 0)
+        line.held_bytes[member] = held_bytes
+        must_wait = is_scarce or (is_low and line.total_bytes > self.share_bytes)
+        if must_wait and member != line.ahead and member not in line.waiting:
+            line.waiting[member] = None
+            self._waiting[address] = None
+            if line.ahead is None:
+                self._leaderless[address] = None
+
+    def leave(self, member: Member) -> None:
+        """Remove a connection that is done."""
+        address = self._addresses.pop(member, None)
+        if address is None:
+            return
+        line = self._lines[address]
+        line.total_bytes -= line.held_bytes.pop(member)
+        line.waiting.pop(member, None)
+        if member == line.ahead:
+            line.ahead = None
+            self._ahead_count -= 1
+        if not line.held_bytes:
+            del self._lines[address]
+        if not line.waiting:
+            self._waiting.pop(address, None)
+            self._leaderless.pop(address, None)
+        elif line.ahead is None:
+            self._leaderless[address] = None
+
+    def release(self, *, for_all: bool) -> list[Member]:
+        """Return who need not wait any more: all, or those that go ahead."""
+        released: list[Member] = []
+        if for_all:
+            for address in self._waiting:
+                released += self._lines[address].waiting
+                self._lines[address].waiting.clear()
+            self._waiting.clear()
+            self._leaderless.clear()
+        while self._leaderless and self._ahead_count < self._ahead_max:
+            released.append(self._lead(next(iter(self._leaderless))))
+        return released
+
+    def _lead(self, address: str) -> Member:
+        """Let the first connection of an address go ahead."""
+        line = self._lines[address]
+        member, _ = line.waiting.popitem(last=False)
+        if not line.waiting:
+            del self._waiting[address]
+        del self._leaderless[address]
+        line.ahead = member
+        self._ahead_count += 1
+        return member
