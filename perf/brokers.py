@@ -169,13 +169,16 @@ class Brokers:
         directory: Path,
         config: Path | None = None,
         other: Path | None = None,
+        *,
+        holds_memory: bool = True,
     ) -> None:
         """Start nothing yet.
 
         `client` is the compiled perf/client; `wanted` are the brokers to measure; data directories
         are made below `directory`, which should be on a disk: many systems keep temporary files
         in memory, where a flush costs nothing. `config` is latermq's. `other` is a checkout with
-        another build of it, which has its defaults: it may know other settings.
+        another build of it, which has its defaults: it may know other settings. Without
+        `holds_memory` the machine's memory stays free, and figures depend on its host.
 
         Raises:
             MissingToolError: a build of latermq is not there.
@@ -192,6 +195,7 @@ class Brokers:
         self._stack = ExitStack()
         self._mock: Served | None = None
         self._kafka: Kafka | None = None
+        self._holds_memory = holds_memory
         self._memory: WarmMemory | None = None
         self._topic_count = 0
         self.skipped: dict[str, str] = {}
@@ -203,8 +207,8 @@ class Brokers:
                 self._mock = self._start_mock(stack)
             if self._wanted & {KAFKA, KAFKA_SYNC}:
                 self._start_kafka(stack)
-            # Last, because it takes what is left.
-            self._memory = stack.enter_context(warm_memory(self._directory))
+            if self._holds_memory:  # last, because it takes what is left
+                self._memory = stack.enter_context(warm_memory(self._directory))
             self._stack = stack.pop_all()
         return self
 
@@ -231,8 +235,8 @@ class Brokers:
 
     def warm(self) -> None:
         """Have memory in use that the broker's page cache replaces: see perf/memory.py."""
-        assert self._memory is not None
-        self._memory.fill()
+        if self._memory is not None:
+            self._memory.fill()
 
     @contextmanager
     def serve(self, broker: str, partition_count: int = PARTITION_COUNT) -> Iterator[Endpoint]:

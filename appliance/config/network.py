@@ -104,7 +104,8 @@ class NetworkSettings:
         (KIB, 1024 * GIB),
         "Memory for requests and answers of all connections. Requests beyond 1 MiB wait until "
         "there is room for all of them. Beyond the limit, others are read, and long answers "
-        "produced, one at a time, and connections that do not read their answers are closed.",
+        "produced, one at a time for each address, and connections that do not read their "
+        "answers are closed.",
     )
     request_size_max_bytes: int = number(
         100 * MIB,

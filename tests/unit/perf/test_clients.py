@@ -54,7 +54,8 @@ def brokers(client: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     directory = tmp_path_factory.mktemp("brokers")
     config = directory / "latermq.toml"
     config.write_text(CONFIG)
-    with Brokers(client, frozenset({ASYNC, MOCK}), directory, config) as brokers:
+    wanted = frozenset({ASYNC, MOCK})
+    with Brokers(client, wanted, directory, config, holds_memory=False) as brokers:
         yield brokers
     left = [path for path in directory.iterdir() if path != config]
     assert not left, "data directories stay behind"
@@ -195,7 +196,8 @@ def test_kafka_is_skipped_with_a_reason_where_there_is_no_java(
     client: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with Brokers(client, frozenset({KAFKA, KAFKA_SYNC}), tmp_path) as brokers:
+    wanted = frozenset({KAFKA, KAFKA_SYNC})
+    with Brokers(client, wanted, tmp_path, holds_memory=False) as brokers:
         assert brokers.skipped.keys() == {KAFKA, KAFKA_SYNC}
         assert "apt-get install" in brokers.skipped[KAFKA]
         outcome = run_rounds(brokers, client, [replace(ANY, brokers=(KAFKA,))], Plan(1))
