@@ -98,7 +98,8 @@ class AnswerTurns(Generic[Member]):
         if answer is None:
             return  # its connection is closed
         if answer.held_bytes > SMALL_BYTES and self._budget.is_scarce:
-            self._lines.hold(member, address, answer.held_bytes, is_low=True, is_scarce=True)
+            held_bytes = answer.held_bytes
+            self._lines.hold_or_wait(member, address, held_bytes, is_low=True, is_scarce=True)
             if self._lines.is_waiting(member):
                 self._release()  # it may be the one that goes ahead
                 return

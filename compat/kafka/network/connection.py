@@ -463,9 +463,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         partial_bytes = session.partial_bytes
         claim = find_claim(session, self._address) if partial_bytes else None
         self._is_large = claim is not None
-        # A request that waits for the broker keeps its place: else the next one would be received.
-        is_large = (held_bytes if self._awaits_broker() else partial_bytes) > SMALL_BYTES
-        self._server.note_memory(self, held_bytes, is_large, claim)
+        is_arriving = partial_bytes > SMALL_BYTES
+        # A request that waits for the broker counts as well: else the next one would be received.
+        is_whole = not is_arriving and held_bytes > SMALL_BYTES and self._awaits_broker()
+        self._server.note_memory(
+            self, held_bytes, claim, is_arriving=is_arriving, is_whole=is_whole
+        )
 
     def _awaits_broker(self) -> bool:
         """Return whether a request waits for the thread, or for turns of the loop."""

@@ -71,6 +71,12 @@ class Host(Protocol[Connection]):
         """Let a connection wait for the thread that does the work of requests."""
 
     def note_memory(
-        self, connection: Connection, held_bytes: int, is_large: bool, claim: Claim | None
+        self,
+        connection: Connection,
+        held_bytes: int,
+        claim: Claim | None,
+        *,
+        is_arriving: bool,
+        is_whole: bool,
     ) -> None:
         """Update the memory use of a connection, and resume others if that frees memory."""

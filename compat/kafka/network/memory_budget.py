@@ -124,6 +124,7 @@ class MemoryBudget(Generic[Member]):
         address: str,
         *,
         is_large: bool,
+        is_whole: bool = False,
         claim: Claim | None = None,
     ) -> list[Member]:
         """Update the memory use of a connection.
@@ -134,7 +135,8 @@ class MemoryBudget(Generic[Member]):
             held_bytes: its memory.
             is_large: more than SMALL_BYTES are of a request that is incomplete, or waits for the
                 broker. Not of one that waits for other clients: theirs may be held back.
-            claim: that request, if it is larger than LARGE_BYTES.
+            is_whole: nothing more of it has to be read.
+            claim: an incomplete request, if it is larger than LARGE_BYTES.
 
         Returns:
             Connections that are no longer held back.
@@ -151,9 +153,14 @@ class MemoryBudget(Generic[Member]):
         self._charged[member] = held_bytes
         if not is_large or claim is not None:
             self._lines.leave(member)
+        elif is_whole:
+            was_waiting = self._lines.hold(member, address, held_bytes)
+            return self._release() + [member] * was_waiting
         else:
             is_low = self.total_bytes > self._high_bytes
-            self._lines.hold(member, address, held_bytes, is_low=is_low, is_scarce=self.is_scarce)
+            self._lines.hold_or_wait(
+                member, address, held_bytes, is_low=is_low, is_scarce=self.is_scarce
+            )
         return self._release()
 
     def note_shared(self, shared_bytes: int) -> list[Member]:

@@ -57,30 +57,48 @@ class MemoryLines(Generic[Member]):
         address = self._addresses.get(member)
         return address is not None and member in self._lines[address].waiting
 
-    def hold(
-        self, member: Member, address: str, held_bytes: int, *, is_low: bool, is_scarce: bool
-    ) -> None:
-        """Update a connection; it may have to wait until `release` returns it.
+    def hold(self, member: Member, address: str, held_bytes: int) -> bool:
+        """Update a connection, which need not wait, or not any more.
 
         Args:
             member: the connection.
             address: of its client.
             held_bytes: its memory.
+
+        Returns:
+            Whether it did wait.
+        """
+        line = self._note(member, address, held_bytes)
+        was_waiting = member in line.waiting
+        self._stop_waiting(member, address)
+        return was_waiting
+
+    def hold_or_wait(
+        self, member: Member, address: str, held_bytes: int, *, is_low: bool, is_scarce: bool
+    ) -> None:
+        """Update a connection; it may have to wait until `release` returns it.
+
+        Args:
+            member, address, held_bytes: as of `hold`.
             is_low: little memory is left: an address that has more than its share waits.
             is_scarce: none is left: everybody waits.
         """
-        line = self._lines.get(address)
-        if line is None:
-            line = self._lines[address] = _Line()
-        self._addresses[member] = address
-        line.total_bytes += held_bytes - line.held_bytes.get(member, 0)
-        line.held_bytes[member] = held_bytes
+        line = self._note(member, address, held_bytes)
         must_wait = is_scarce or (is_low and line.total_bytes > self.share_bytes)
         if must_wait and member != line.ahead and member not in line.waiting:
             line.waiting[member] = None
             self._waiting[address] = None
             if line.ahead is None:
                 self._leaderless[address] = None
+
+    def _note(self, member: Member, address: str, held_bytes: int) -> _Line[Member]:
+        line = self._lines.get(address)
+        if line is None:
+            line = self._lines[address] = _Line()
+        self._addresses[member] = address
+        line.total_bytes += held_bytes - line.held_bytes.get(member, 0)
+        line.held_bytes[member] = held_bytes
+        return line
 
     def leave(self, member: Member) -> None:
         """Remove a connection that is done."""
@@ -89,17 +107,21 @@ class MemoryLines(Generic[Member]):
             return
         line = self._lines[address]
         line.total_bytes -= line.held_bytes.pop(member)
-        line.waiting.pop(member, None)
         if member == line.ahead:
             line.ahead = None
             self._ahead_count -= 1
+        self._stop_waiting(member, address)
+        if line.waiting and line.ahead is None:
+            self._leaderless[address] = None
         if not line.held_bytes:
             del self._lines[address]
+
+    def _stop_waiting(self, member: Member, address: str) -> None:
+        line = self._lines[address]
+        line.waiting.pop(member, None)
         if not line.waiting:
             self._waiting.pop(address, None)
             self._leaderless.pop(address, None)
-        elif line.ahead is None:
-            self._leaderless[address] = None
 
     def release(self, *, for_all: bool) -> list[Member]:
         """Return who need not wait any more: all, or those that go ahead."""

@@ -339,11 +339,30 @@ class KafkaServer(Generic[AnyPump]):
         )
 
     def note_memory(
-        self, connection: KafkaConnection, held_bytes: int, is_large: bool, claim: Claim | None
+        self,
+        connection: KafkaConnection,
+        held_bytes: int,
+        claim: Claim | None,
+        *,
+        is_arriving: bool,
+        is_whole: bool,
     ) -> None:
-        """Update the memory use of a connection, and resume others if that frees memory."""
+        """Update the memory use of a connection, and resume others if that frees memory.
+
+        Args:
+            connection: the connection.
+            held_bytes: its memory.
+            claim: the incomplete request, if it needs a grant.
+            is_arriving: more than SMALL_BYTES of an incomplete request have arrived.
+            is_whole: more than SMALL_BYTES are of a request that waits for the broker.
+        """
         released = self.budget.update(
-            connection, held_bytes, connection.address, is_large=is_large, claim=claim
+            connection,
+            held_bytes,
+            connection.address,
+            is_large=is_arriving or is_whole,
+            is_whole=is_whole,
+            claim=claim,
         )
         self._let_go_on(released)
         self._note_evicted()

@@ -44,8 +44,8 @@ class Peak:
         self._note_memory = broker.server.note_memory
         monkeypatch.setattr(broker.server, "note_memory", self._note)
 
-    def _note(self, connection: KafkaConnection, *how: Any) -> None:
-        self._note_memory(connection, *how)
+    def _note(self, connection: KafkaConnection, *what: Any, **how: Any) -> None:
+        self._note_memory(connection, *what, **how)
         self.held_bytes = max(self.held_bytes, self._server.held_bytes)
 
 

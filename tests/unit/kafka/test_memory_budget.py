@@ -116,6 +116,10 @@ class Pool:
         is_large = size > SMALL_BYTES
         self.released += self.budget.update(member, size, address, is_large=is_large)
 
+    def wait(self, member: str, size: int, address: str) -> None:
+        """A request of so many bytes is whole, and waits for the broker."""
+        self.released += self.budget.update(member, size, address, is_large=True, is_whole=True)
+
     def end(self, member: str) -> None:
         """The request was handled, or its connection waits for the next one."""
         self.released += self.budget.update(member, 0, "a", is_large=False)
@@ -329,6 +333,10 @@ def test_what_connections_hold_together_counts_once() -> None:
 # Smaller requests of several addresses
 
 
+def is_held(pool: Pool, member: str) -> bool:
+    return pool.budget.is_held_back(member)
+
+
 def full_pool(addresses: int) -> Pool:
     """A pool in which memory is scarce: each address has 200 connections with half a request."""
     pool = Pool()
@@ -377,6 +385,37 @@ def test_one_connection_of_each_address_goes_ahead_while_memory_is_scarce() -> N
     pool.end("b1")
     assert pool.released[-1] == "b2"
     assert not pool.budget.is_held_back("b2")
+
+
+def test_a_whole_request_counts_and_does_not_wait() -> None:
+    """Its connection is read, so that it is noticed when the client is gone."""
+    pool = full_pool(1)
+    waiting = [each for each in (f"0-{number}" for number in range(200)) if is_held(pool, each)]
+    first, second, *_ = waiting
+    pool.released.clear()
+    pool.wait(first, LARGE_BYTES, "0")
+    assert not is_held(pool, first)
+    assert pool.released == [first]
+    assert is_held(pool, second)
+    ahead = pool.budget._lines._lines["0"].ahead
+    assert ahead is not None
+    pool.wait(ahead, LARGE_BYTES, "0")
+    assert is_held(pool, second), "the one that goes ahead does until it is answered"
+    pool.end(ahead)
+    assert not is_held(pool, second)
+
+
+def test_whole_requests_leave_the_rest_to_others() -> None:
+    """Those of one address wait for the broker, and take as much as it may have."""
+    pool = Pool()
+    for number in range(95):
+        pool.wait(f"a{number}", LARGE_BYTES, "a")
+    pool.send("a95", SMALL_BYTES + 1)
+    pool.send("a96", SMALL_BYTES + 1)
+    assert [is_held(pool, each) for each in ("a95", "a96")] == [False, True]
+    pool.send("b1", SMALL_BYTES + 1, "b")
+    pool.send("b2", SMALL_BYTES + 1, "b")
+    assert [is_held(pool, each) for each in ("b1", "b2")] == [False, False]
 
 
 def test_addresses_go_ahead_in_order_if_there_are_many() -> None:
