@@ -31,12 +31,7 @@ from appliance.work_thread import Turn, Work
 from compat.kafka import dispatch
 from compat.kafka.network.host import Host
 from compat.kafka.network.large_requests import find_claim
-from compat.kafka.network.limits import (
-    SMALL_BYTES,
-    CloseReason,
-    ConnectionStats,
-    IdleDetector,
-)
+from compat.kafka.network.limits import SMALL_BYTES, CloseReason, ConnectionStats, IdleDetector
 from compat.kafka.network.parked_fetches import ParkedFetches
 from compat.kafka.network.read_pace import ReadPace
 from compat.kafka.network.request_trace import RequestTrace

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from _core.paths.parked_fetch import ParkedFetch
 from _core.queue.partition import Partition
 from appliance import piece_queue
 from compat.kafka.network import server
@@ -42,6 +43,31 @@ async def test_a_record_wakes_its_consumers_in_many_turns(tmp_path: Path) -> Non
             assert [record.value for record in await each.read_fetched()] == [b"a"]
         assert live.server.turns.turn_count - before >= COUNT - 1
         assert waiters() == []
+
+
+async def test_a_consumer_of_another_address_is_woken_second(tmp_path: Path) -> None:
+    """Not after the thousands that waited before it."""
+    async with LiveBroker(tmp_path) as live:
+        consumers = [await live.connect() for _ in range(COUNT)]
+        other, producer = await live.connect("127.0.0.2"), await live.connect("127.0.0.3")
+        waiters = partition_of(live).waiting
+        for number, each in enumerate([*consumers, other]):
+            each.send_fetch("t", 0, 0, wait_ms=LIMIT_S * 1000)
+            await until(lambda number=number: len(waiters()) == number + 1)  # type: ignore[misc]
+        left: list[int] = []
+        looked = live.server._woken._run
+
+        def look(parked: ParkedFetch) -> None:
+            if live.server._address_of_parked(parked) == "127.0.0.2":
+                left.append(len(waiters()))
+            looked(parked)
+
+        live.server._woken._run = look
+        producer.send_produce("t", 0, [Record(b"a")])
+        assert [record.value for record in await other.read_fetched()] == [b"a"]
+        assert left == [COUNT]
+        for each in consumers:
+            await each.read_fetched()
 
 
 async def test_a_consumer_that_hangs_up_before_its_turn_is_passed_over(tmp_path: Path) -> None:

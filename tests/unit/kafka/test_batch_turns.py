@@ -78,7 +78,7 @@ def desk() -> Desk:
 
 def test_a_connection_that_reads_ids_does_not_wait(desk: Desk) -> None:
     desk.batches.ask(Producer(is_packed=False))
-    assert len(desk.turns) == 1
+    assert [turn.address for turn in desk.turns] == [ADDRESS]
     assert desk.metrics.batches_held_back == 0
 
 
