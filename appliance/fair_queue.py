@@ -23,7 +23,7 @@ class FairQueue(Generic[Item]):
         return next(iter(self._of_address.values()))[0]
 
     def append(self, address: str, item: Item) -> None:
-        """Add an entry of an address; the broker's own have "" as theirs."""
+        """Add an entry of an address; that of the broker's own entries is ""."""
         items = self._of_address.get(address)
         if items is None:
             items = self._of_address[address] = deque()

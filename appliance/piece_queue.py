@@ -3,8 +3,8 @@
 One record may be what 5,000 consumers wait for, one flush what 5,000 producers wait for, and all
 clients of a machine may hang up at the same time. Each of these takes some microseconds, and all
 together would keep the loop for a tenth of a second. So they are done for a millisecond in each
-turn of the loop, and between two turns everyone else is served. Addresses take turns, so thousands
-of one keep a single one of another waiting for nothing. Layer 5.
+turn of the loop, and between two turns everyone else is served. Addresses take turns, so the client
+of one address does not wait for thousands of another. Layer 5.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,9 +1,9 @@
 """Long answers of all connections take turns, and wait while memory is scarce.
 
 A slice is a heavy piece of work of the loop (`appliance.loop_turns`): one runs in each turn.
-While memory is scarce only one answer of an address goes on that holds more than SMALL_BYTES, until
-it is sent, and those of AHEAD_MAX addresses: all answers together never hold more than the limit
-and so many, and there is always one that comes to its end. Layer 5.
+While memory is scarce, one answer of an address that holds more than SMALL_BYTES goes on until it
+is sent, for up to AHEAD_MAX addresses. So all answers together hold at most the limit and one
+answer of each of these, and there is always one that comes to its end. Layer 5.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,9 @@
 """Which batch of a Produce request gets the thread that unpacks it, and when.
 
-Connections wait for the thread, first come, first served. Batches of an address that owes too much
-(`compat.kafka.network.log_debts`) wait before that, one after the other, while clients that ask for
-little are served: so the disk is theirs most of the time. Alone, an address gets everything.
-Layer 5.
+Connections wait for the thread, and their addresses take turns. Batches of an address that owes too
+much (`compat.kafka.network.log_debts`) wait before that, one after the other, while clients that
+ask for little are served: so the disk is theirs most of the time. Alone, an address gets
+everything. Layer 5.
 """
 
 import asyncio

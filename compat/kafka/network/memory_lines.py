@@ -58,7 +58,7 @@ class MemoryLines(Generic[Member]):
         return address is not None and member in self._lines[address].waiting
 
     def hold(self, member: Member, address: str, held_bytes: int) -> bool:
-        """Update a connection, which need not wait, or not any more.
+        """Update a connection that does not have to wait; if it did wait, it goes on.
 
         Args:
             member: the connection.

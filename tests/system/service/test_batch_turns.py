@@ -211,6 +211,23 @@ async def test_a_batch_that_waits_too_long_is_refused_and_may_come_again(tmp_pat
         assert stage.live.broker.pending_timers == 4
 
 
+async def test_a_batch_that_waits_is_refused_once_memory_is_scarce(tmp_path: Path) -> None:
+    """Its memory is needed, and its client sends it again."""
+    async with staged(tmp_path) as stage:
+        client = await stage.use_up_credit()
+        client.send_bytes(zeros())
+        await until(lambda: stage.waiting_count == 1)
+        other: Any = "a connection that holds much"
+        budget = stage.live.server.budget
+        budget.update(other, 128 * MIB, "192.0.2.1", is_large=False)
+        assert (await client.read_produced()).error == STORAGE_ERROR
+        assert stage.waiting_count == 0
+        budget.forget(other)
+        stage.clock.now_ns += 2 * PAID_NS
+        client.send_bytes(zeros())
+        assert (await client.read_produced()).error == 0
+
+
 async def test_a_new_producer_whose_batch_was_refused_has_to_send_that_first(
     tmp_path: Path,
 ) -> None:
