@@ -36,7 +36,7 @@ from _core.paths.answer cimport (
 from _core.bytes.batch cimport Slice
 from _core.bytes.debug cimport SELF_CHECKS
 from _core.bytes.buffer cimport Buf, fence, fit, release, shrink, unfence
-from _core.paths.arriving cimport WINDOW_BYTES, make_room, next_size
+from _core.paths.arriving cimport WINDOW_BYTES, make_room, next_growth, next_size
 from _core.paths.begun cimport discard, set_aside, take_up
 from _core.paths.fetch cimport (
     FETCH_ANSWERED, FETCH_MALFORMED, FETCH_TOO_LARGE, FETCH_UNFINISHED, FetchAsk, FetchPath,
@@ -138,12 +138,11 @@ cdef class Session:
 
     def get_buffer(self):
         """Writable memory for the next bytes from the socket, until `received` or `compact`."""
-        cdef Py_ssize_t room
-        cdef int64_t needed = next_size(&self.input, self.consumed, self.request_size_max)
-        if make_room(&self.input, self.consumed + needed if needed else 0, self.was_filled):
+        if make_room(&self.input, self.consumed, self.request_size_max, self.was_filled):
             self.was_filled = False
-        self.window_size = room = min(self.input.capacity - self.input.size, WINDOW_BYTES)
-        return PyMemoryView_FromMemory(<char*>self.input.data + self.input.size, room, PyBUF_WRITE)
+        cdef char* end = <char*>self.input.data + self.input.size
+        self.window_size = min(self.input.capacity - self.input.size, WINDOW_BYTES)
+        return PyMemoryView_FromMemory(end, self.window_size, PyBUF_WRITE)
 
     def received(self, Py_ssize_t count, *, int64_t now_ns):
         """Handle every whole request after `count` bytes were written to the buffer.
@@ -283,6 +282,11 @@ cdef class Session:
         return rest
 
     @property
+    def growth_bytes(self):
+        """By how much the next `get_buffer` grows the buffer, if to more than 64 KiB."""
+        return next_growth(&self.input, self.consumed, self.request_size_max)
+
+    @property
     def wanted_bytes(self):
         """Size of an incomplete request with its prefix, once that has arrived; 0 if none."""
         if self.lent is not None:
@@ -328,14 +332,11 @@ cdef class Session:
         self._request(p, size, now_ms)
         if self.begun.exists:
             return 0
+        is_produce = head[0] == KEY_PRODUCE
         if self.parked_count > parked_before:
             outcome = TRACE_PARKED
-        elif self.close_reason is not None:
-            outcome = TRACE_SILENT
-        elif head[0] != KEY_PRODUCE:
-            outcome = TRACE_ANSWERED
-        elif self.merged.size > merged_before:
-            self.merged_traced += 1
+        elif self.close_reason is None and (not is_produce or self.merged.size > merged_before):
+            self.merged_traced += is_produce
             outcome = TRACE_ANSWERED
         else:
             outcome = TRACE_SILENT
@@ -493,9 +494,8 @@ cdef class Session:
             answer.wait_ms = self.merged_wait_ms
             answer.marks = PyBytes_FromStringAndSize(<char*>self.marks.data, self.marks.size)
             answer.traced = self.merged_traced
-            self._fill(
-                answer, [PyBytes_FromStringAndSize(<char*>self.merged.data, self.merged.size)]
-            )
+            pieces = [PyBytes_FromStringAndSize(<char*>self.merged.data, self.merged.size)]
+            self._fill(answer, pieces)
             self.answers.append(answer)
             shrink(&self.merged, KEEP_BYTES)
             shrink(&self.marks, KEEP_BYTES)

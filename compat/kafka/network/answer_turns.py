@@ -32,6 +32,7 @@ class AnswerTurns(Generic[Member]):
 
     Attributes:
         slice_count: slices that were done.
+        garbage_bytes: what is left of answers whose clients are gone, and is freed in turns.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class AnswerTurns(Generic[Member]):
         """What is to go on, and the address it is for."""
         self._lines: MemoryLines[Member] = MemoryLines(AHEAD_MAX)
         self.slice_count = 0
+        self.garbage_bytes = 0
 
     @property
     def has_waiting(self) -> bool:
@@ -69,6 +71,7 @@ class AnswerTurns(Generic[Member]):
             answer: the answer.
         """
         self._answers[member] = (address, answer)
+        self.garbage_bytes += answer.garbage_bytes
         self._ask(member)
 
     def note_memory(self, member: Member, held_bytes: int) -> None:
@@ -84,9 +87,14 @@ class AnswerTurns(Generic[Member]):
         self._release()
 
     def _release(self) -> None:
-        if self._lines.has_waiting:
-            for member in self._lines.release(for_all=not self._budget.is_scarce):
-                self._ask(member)
+        while self._lines.has_waiting:
+            if not self._budget.is_scarce:
+                member = self._lines.release_next()
+            elif (first := self._lines.release_ahead()) is not None:
+                member = first
+            else:
+                break
+            self._ask(member)
 
     def _ask(self, member: Member) -> None:
         address, _ = self._answers[member]
@@ -104,6 +112,7 @@ class AnswerTurns(Generic[Member]):
                 self._release()  # it may be the one that goes ahead
                 return
         del self._answers[member]
+        self.garbage_bytes -= answer.garbage_bytes
         self.slice_count += 1
         self._run(member, answer)
         if answer.awaits_clients:

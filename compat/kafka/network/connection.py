@@ -197,6 +197,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._deferred is not None:
             self._deferred.abandon()
             self._deferred = None
+            self._server.note_shared()
         self.session.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -458,11 +459,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
         partial_bytes = session.partial_bytes
         claim = find_claim(session, self._address) if partial_bytes else None
         self._is_large = claim is not None
-        is_arriving = partial_bytes > SMALL_BYTES
+        # Of a request beyond 1 MiB, all is granted before it is read.
+        growth_bytes = session.growth_bytes if partial_bytes and claim is None else 0
+        is_arriving = partial_bytes > SMALL_BYTES or growth_bytes > 0
         # A request that waits for the broker counts as well: else the next one would be received.
         is_whole = not is_arriving and held_bytes > SMALL_BYTES and self._awaits_broker()
         self._server.note_memory(
-            self, held_bytes, claim, is_arriving=is_arriving, is_whole=is_whole
+            self, held_bytes, claim, growth_bytes, is_arriving=is_arriving, is_whole=is_whole
         )
 
     def _awaits_broker(self) -> bool:

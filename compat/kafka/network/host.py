@@ -75,8 +75,12 @@ class Host(Protocol[Connection]):
         connection: Connection,
         held_bytes: int,
         claim: Claim | None,
+        growth_bytes: int,
         *,
         is_arriving: bool,
         is_whole: bool,
     ) -> None:
         """Update the memory use of a connection, and resume others if that frees memory."""
+
+    def note_shared(self) -> None:
+        """Update the memory that belongs to no connection."""

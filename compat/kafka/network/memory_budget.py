@@ -63,8 +63,9 @@ class MemoryBudget(Generic[Member]):
     memory runs low, those of addresses that have SHARE of it are. One connection of an address may
     proceed (`MemoryLines`).
 
-    So the memory exceeds the limit by at most SMALL_BYTES for each connection, a smaller request of
-    each of AHEAD_MAX addresses, and the large one that is granted in any case.
+    What the buffer of a smaller request grows by is charged before it is read. So the memory
+    exceeds the limit by at most SMALL_BYTES for each connection, a smaller request of each of
+    AHEAD_MAX addresses, and the large one that is granted in any case.
 
     Attributes:
         total_bytes: the memory of all connections together, with what is granted.
@@ -78,6 +79,8 @@ class MemoryBudget(Generic[Member]):
         self.reserved_bytes = 0
         self.shared_bytes = 0
         self._charged: dict[Member, int] = {}
+        self._growths: dict[Member, int] = {}
+        """What those that wait for memory take once they are read again."""
         self._lines: MemoryLines[Member] = MemoryLines(AHEAD_MAX)
         self._claims: dict[Member, Claim] = {}
         self._granted: dict[Member, int] = {}
@@ -124,6 +127,7 @@ class MemoryBudget(Generic[Member]):
         address: str,
         *,
         is_large: bool,
+        growth_bytes: int = 0,
         is_whole: bool = False,
         claim: Claim | None = None,
     ) -> list[Member]:
@@ -135,6 +139,7 @@ class MemoryBudget(Generic[Member]):
             held_bytes: its memory.
             is_large: more than SMALL_BYTES are of a request that is incomplete, or waits for the
                 broker. Not of one that waits for other clients: theirs may be held back.
+            growth_bytes: what the next read takes of an incomplete request that is large.
             is_whole: nothing more of it has to be read.
             claim: an incomplete request, if it is larger than LARGE_BYTES.
 
@@ -152,16 +157,37 @@ class MemoryBudget(Generic[Member]):
         self.total_bytes += held_bytes - self._charged.get(member, 0)
         self._charged[member] = held_bytes
         if not is_large or claim is not None:
-            self._lines.leave(member)
+            self._leave_line(member)
         elif is_whole:
+            self._growths.pop(member, None)
             was_waiting = self._lines.hold(member, address, held_bytes)
             return self._release() + [member] * was_waiting
         else:
-            is_low = self.total_bytes > self._high_bytes
-            self._lines.hold_or_wait(
-                member, address, held_bytes, is_low=is_low, is_scarce=self.is_scarce
-            )
+            self._read_or_wait(member, address, held_bytes, growth_bytes)
         return self._release()
+
+    def _read_or_wait(
+        self, member: Member, address: str, held_bytes: int, growth_bytes: int
+    ) -> None:
+        """Charge what is read next, unless it has to wait for memory."""
+        is_low = self.total_bytes + growth_bytes > self._high_bytes
+        is_scarce = self.total_bytes + growth_bytes > self._scarce_bytes
+        will_hold_bytes = held_bytes + growth_bytes
+        self._lines.hold_or_wait(
+            member, address, will_hold_bytes, is_low=is_low, is_scarce=is_scarce
+        )
+        self._growths[member] = growth_bytes
+        if not self._lines.is_waiting(member):
+            self._charge_growth(member)
+
+    def _charge_growth(self, member: Member) -> None:
+        growth_bytes = self._growths.pop(member)
+        self._charged[member] += growth_bytes
+        self.total_bytes += growth_bytes
+
+    def _leave_line(self, member: Member) -> None:
+        self._growths.pop(member, None)
+        self._lines.leave(member)
 
     def note_shared(self, shared_bytes: int) -> list[Member]:
         """Update what connections hold together. Returns those that are no longer held back."""
@@ -173,14 +199,21 @@ class MemoryBudget(Generic[Member]):
         """Remove a closed connection. Returns those that are no longer held back."""
         self._drop_claim(member)
         self.total_bytes -= self._charged.pop(member, 0)
-        self._lines.leave(member)
+        self._leave_line(member)
         return self._release()
 
     def _release(self) -> list[Member]:
-        granted = self._grant()
-        if not self._lines.has_waiting:
-            return granted
-        return granted + self._lines.release(for_all=self.total_bytes <= self._low_bytes)
+        released = self._grant()
+        while self._lines.has_waiting:
+            if self.total_bytes <= self._low_bytes:
+                member = self._lines.release_next()
+            elif (first := self._lines.release_ahead()) is not None:
+                member = first
+            else:
+                break
+            self._charge_growth(member)
+            released.append(member)
+        return released
 
     # Grants
 

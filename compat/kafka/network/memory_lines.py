@@ -41,8 +41,8 @@ class MemoryLines(Generic[Member]):
         self._ahead_max = ahead_max
         self._addresses: dict[Member, str] = {}
         self._lines: dict[str, _Line[Member]] = {}
-        self._waiting: dict[str, None] = {}
-        """Addresses of which somebody waits."""
+        self._waiting: OrderedDict[str, None] = OrderedDict()
+        """Addresses of which somebody waits; next is who was not released for longest."""
         self._leaderless: OrderedDict[str, None] = OrderedDict()
         """Those of them of which nobody goes ahead."""
         self._ahead_count = 0
@@ -76,7 +76,7 @@ class MemoryLines(Generic[Member]):
     def hold_or_wait(
         self, member: Member, address: str, held_bytes: int, *, is_low: bool, is_scarce: bool
     ) -> None:
-        """Update a connection; it may have to wait until `release` returns it.
+        """Update a connection; it may have to wait until it is released.
 
         Args:
             member, address, held_bytes: as of `hold`.
@@ -123,26 +123,23 @@ class MemoryLines(Generic[Member]):
             self._waiting.pop(address, None)
             self._leaderless.pop(address, None)
 
-    def release(self, *, for_all: bool) -> list[Member]:
-        """Return who need not wait any more: all, or those that go ahead."""
-        released: list[Member] = []
-        if for_all:
-            for address in self._waiting:
-                released += self._lines[address].waiting
-                self._lines[address].waiting.clear()
-            self._waiting.clear()
-            self._leaderless.clear()
-        while self._leaderless and self._ahead_count < self._ahead_max:
-            released.append(self._lead(next(iter(self._leaderless))))
-        return released
+    def release_next(self) -> Member:
+        """Return one who need not wait any more; addresses take turns. REQUIRES: somebody waits."""
+        address = next(iter(self._waiting))
+        self._waiting.move_to_end(address)
+        return self._release_first(address)
 
-    def _lead(self, address: str) -> Member:
-        """Let the first connection of an address go ahead."""
-        line = self._lines[address]
-        member, _ = line.waiting.popitem(last=False)
-        if not line.waiting:
-            del self._waiting[address]
-        del self._leaderless[address]
-        line.ahead = member
+    def release_ahead(self) -> Member | None:
+        """Return one who goes ahead of its address, if anybody may."""
+        if not self._leaderless or self._ahead_count >= self._ahead_max:
+            return None
+        address, _ = self._leaderless.popitem(last=False)
+        member = self._release_first(address)
+        self._lines[address].ahead = member
         self._ahead_count += 1
+        return member
+
+    def _release_first(self, address: str) -> Member:
+        member = next(iter(self._lines[address].waiting))
+        self._stop_waiting(member, address)
         return member

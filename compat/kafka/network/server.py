@@ -343,6 +343,7 @@ class KafkaServer(Generic[AnyPump]):
         connection: KafkaConnection,
         held_bytes: int,
         claim: Claim | None,
+        growth_bytes: int,
         *,
         is_arriving: bool,
         is_whole: bool,
@@ -353,7 +354,8 @@ class KafkaServer(Generic[AnyPump]):
             connection: the connection.
             held_bytes: its memory.
             claim: the incomplete request, if it needs a grant.
-            is_arriving: more than SMALL_BYTES of an incomplete request have arrived.
+            growth_bytes: what the next read adds to its memory.
+            is_arriving: an incomplete request has more than SMALL_BYTES, or will have with that.
             is_whole: more than SMALL_BYTES are of a request that waits for the broker.
         """
         released = self.budget.update(
@@ -361,11 +363,12 @@ class KafkaServer(Generic[AnyPump]):
             held_bytes,
             connection.address,
             is_large=is_arriving or is_whole,
+            growth_bytes=growth_bytes,
             is_whole=is_whole,
             claim=claim,
         )
         self._let_go_on(released)
-        self._note_evicted()
+        self.note_shared()
         self.answers.note_memory(connection, held_bytes)
         if self.budget.is_scarce != self._is_saving_memory:
             self._is_saving_memory = self.budget.is_scarce
@@ -373,11 +376,15 @@ class KafkaServer(Generic[AnyPump]):
             if self._is_saving_memory:
                 self._report_scarcity()
 
-    def _note_evicted(self) -> None:
-        """Update the memory of frames that only answers hold; it counts once for all of them."""
-        evicted_bytes = self._view.evicted_bytes
-        if evicted_bytes != self.budget.shared_bytes:
-            self._let_go_on(self.budget.note_shared(evicted_bytes))
+    def note_shared(self) -> None:
+        """Update the memory that belongs to no connection, and resume others if that frees memory.
+
+        Frames that only answers hold count once for all of them; and what is left of answers whose
+        clients are gone.
+        """
+        shared_bytes = self._view.evicted_bytes + self.answers.garbage_bytes
+        if shared_bytes != self.budget.shared_bytes:
+            self._let_go_on(self.budget.note_shared(shared_bytes))
 
     def _report_scarcity(self) -> None:
         if self._may_report("scarcity"):
@@ -458,6 +465,7 @@ class KafkaServer(Generic[AnyPump]):
     def _do_slice(self, connection: KafkaConnection, answer: SlicedAnswer) -> None:
         """Do a slice of an answer as a turn of its own."""
         self.guard(partial(self._go_on, partial(connection.go_on, answer)))
+        self.note_shared()
 
     def _go_on(self, then: Callable[[], None]) -> None:
         began_ns = self.broker.clock.monotonic_ns()
@@ -482,7 +490,7 @@ class KafkaServer(Generic[AnyPump]):
         if self._awaiting_flush and self._is_slow():
             self._time_out(now_ms)
         self.broker.client_log.tick()
-        self._note_evicted()
+        self.note_shared()
         self._sweeping = self.loop.call_later(SWEEP_S, self.guard, self._sweep)
 
     def _is_slow(self) -> bool:

@@ -243,7 +243,7 @@ def decode_in_steps(
 ) -> Steps[None]:
     """Decode the body of a request like `decode_request` into `fields`, an item in each step.
 
-    Its memory and, while it grows, about that of the fields are told by `Hold`.
+    `Hold` reports its memory and, while it grows, about that of the fields.
     """
     yield Hold(len(body))
     held_bytes = 0

@@ -172,6 +172,7 @@ class SlicedAnswer(DeferredResponse[Any]):
 
     Attributes:
         slice_count: slices so far.
+        garbage_bytes: what is left of it since it was abandoned, until the last of it is freed.
     """
 
     def __init__(
@@ -204,6 +205,7 @@ class SlicedAnswer(DeferredResponse[Any]):
         self._later = later
         self._more_held_bytes = held_bytes
         self._left = None if left is None else free_in_steps(left)
+        self.garbage_bytes = 0
         self._is_running = False
         self._wait: Wait | None = None
         self._failed: Callable[[Exception], None] | None = None
@@ -271,11 +273,12 @@ class SlicedAnswer(DeferredResponse[Any]):
             self._steps.close()
         self._steps = None
         self._writer = PieceWriter()
-        self._more_held_bytes = 0
         if self._wait is not None:
             self._wait.cancel()
         if self._left is not None:
+            self.garbage_bytes = self._more_held_bytes
             self._later(self)
+        self._more_held_bytes = 0
 
     def _free_some(self, left: Steps[None]) -> None:
         work = SLICE_WORK
@@ -286,6 +289,7 @@ class SlicedAnswer(DeferredResponse[Any]):
                 self._later(self)
                 return
         self._left = None
+        self.garbage_bytes = 0
 
     def _run(self, step: Step | None, work: int) -> None:
         """Go on, after a step if one is given, until so much work is done.

@@ -164,5 +164,31 @@ async def test_requests_that_wait_for_the_disk_leave_memory_to_others(
         assert (await many[0].produce("t", 0, [large])).error == 0
 
 
+async def test_what_is_left_of_a_request_counts_until_it_is_freed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, searches = HeldReads(monkeypatch), ColdSearches(monkeypatch)
+    async with LiveBroker(tmp_path) as live:
+        other, client = await live.connect(OTHER), await live.connect()
+        await other.produce("t", 0, [Record(b"a")])
+        client.send_bytes(wide_search(900 * KIB))
+        await until(lambda: searches.count == 1)
+        budget = live.server.budget
+        assert 900 * KIB < budget.total_bytes < 3 * MIB
+        note_shared, seen = budget.note_shared, list[int]()
+
+        def note(shared_bytes: int) -> list[KafkaConnection]:
+            seen.append(shared_bytes)
+            return note_shared(shared_bytes)
+
+        monkeypatch.setattr(budget, "note_shared", note)
+        await client.close()
+        await until(lambda: seen[-1:] == [0])
+        assert 900 * KIB < max(seen) < 3 * MIB
+        assert budget.total_bytes < SMALL_BYTES
+        searches.end()
+        held.let_go()
+
+
 def connections(live: LiveBroker) -> list[KafkaConnection]:
     return list(live.server._connections.values())

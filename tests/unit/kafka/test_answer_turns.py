@@ -48,9 +48,21 @@ class Server:
         """Bytes of the answers that are complete and not sent, by connection."""
         self.peak_bytes = 0
 
-    def ask(self, name: str, size: int, *, waits_for: str = "", address: str = "a") -> SlicedAnswer:
-        """Ask for an answer of some size, which may wait for something in the middle."""
+    def ask(
+        self,
+        name: str,
+        size: int,
+        *,
+        waits_for: str = "",
+        address: str = "a",
+        garbage: int = 0,
+    ) -> SlicedAnswer:
+        """Ask for an answer of some size, which may wait for something in the middle.
+
+        Its request has so much `garbage` in many items.
+        """
         writer = PieceWriter()
+        items = {"items": [bytes(100) for _ in range(garbage // 100)]} if garbage else None
 
         def work() -> Steps[None]:
             for number in range(size // len(ITEM)):
@@ -60,7 +72,13 @@ class Server:
                     yield Wait(self._waiting.append, is_for_clients=waits_for == "clients")
 
         answer = SlicedAnswer(
-            work(), writer, list, lambda: 0, lambda each: self.turns.add(name, address, each)
+            work(),
+            writer,
+            list,
+            lambda: 0,
+            lambda each: self.turns.add(name, address, each),
+            held_bytes=garbage,
+            left=items,
         )
         answer.when_complete(lambda pieces: self.complete.update({name: sum(map(len, pieces))}))
         self.turns.add(name, address, answer)
@@ -147,6 +165,25 @@ def test_a_closed_connection_makes_room_at_once() -> None:
     server.ask("e", 2 * LIMIT_BYTES)
     server.run()
     assert "e" in server.complete
+
+
+def test_what_is_left_of_an_abandoned_answer_counts_until_it_is_freed() -> None:
+    """It is freed in slices: else those of the next connections would come on top."""
+    server = Server()
+    answers = [server.ask(name, 2 * LIMIT_BYTES, garbage=MIB) for name in "ab"]
+    server.loop.turn()
+    assert server.turns.garbage_bytes == 0
+    server.close("a")
+    answers[0].abandon()
+    assert server.turns.garbage_bytes == MIB
+    seen = set()
+    server.close("b")
+    answers[1].abandon()
+    while server.loop.turn():
+        seen.add(server.turns.garbage_bytes)
+    assert {2 * MIB, MIB} <= seen
+    assert server.turns.garbage_bytes == 0
+    assert server.turns.slice_count > 4
 
 
 def test_one_that_waits_for_other_clients_lets_others_go_ahead() -> None:

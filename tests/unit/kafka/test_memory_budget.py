@@ -314,6 +314,50 @@ def test_the_limit_is_exceeded_by_no_more_than_is_said(seed: int) -> None:
     assert POOL < peak <= most, f"seed {seed}"
 
 
+@pytest.mark.parametrize("address_count", [1, 7])
+def test_what_is_read_next_is_charged_before_it_is_read(address_count: int) -> None:
+    """Hundreds of connections are in the middle of a request when memory becomes scarce."""
+    budget: MemoryBudget[int] = MemoryBudget(POOL)
+    held = dict.fromkeys(range(400), SMALL_BYTES)
+    peak = done = 0
+    for step in range(100_000):
+        ready = [each for each in held if not budget.is_held_back(each)]
+        assert ready
+        member = ready[step * 7 % len(ready)]
+        size = 2 * held[member]  # it is read
+        if size > LARGE_BYTES:
+            done, size = done + 1, SMALL_BYTES
+        held[member] = size
+        budget.update(member, size, f"{member % address_count}", is_large=True, growth_bytes=size)
+        peak = max(peak, sum(held.values()))
+        if done == 400:
+            break
+    assert done == 400
+    assert 0.7 * POOL < peak <= POOL + address_count * LARGE_BYTES
+
+
+def test_those_that_wait_go_on_as_far_as_there_is_room() -> None:
+    """All at once they would read more than that; addresses take turns."""
+    pool = full_pool(2)
+    waiting = {
+        address: [f"{address}-{n}" for n in range(200) if is_held(pool, f"{address}-{n}")]
+        for address in range(2)
+    }
+    for each in waiting[0] + waiting[1]:
+        address = each[0]
+        pool.budget.update(each, SMALL_BYTES, address, is_large=True, growth_bytes=LARGE_BYTES // 2)
+        assert is_held(pool, each)
+    pool.released.clear()
+    for number in range(200):
+        for address in range(2):
+            if not is_held(pool, f"{address}-{number}"):
+                pool.end(f"{address}-{number}")
+    assert 50 < len(pool.released) < 200
+    of_first = sum(each.startswith("0-") for each in pool.released)
+    assert abs(2 * of_first - len(pool.released)) <= 2
+    assert pool.budget.total_bytes <= LOW_WATER * POOL + LARGE_BYTES
+
+
 def test_what_connections_hold_together_counts_once() -> None:
     """Frames of the log that only answers hold are memory, but of no single connection."""
     budget: MemoryBudget[str] = MemoryBudget(POOL)

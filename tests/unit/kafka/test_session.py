@@ -264,6 +264,32 @@ def test_a_read_of_a_large_request_touches_little_new_memory() -> None:
     assert numbers(client.take()) == [1]
 
 
+def fill(client: WireClient, data: bytes, piece: int) -> Iterator[tuple[int, int]]:
+    """Send part of a request; yields what was announced, and what was taken, for each read."""
+    while data:
+        announced, before = client.session.growth_bytes, client.session.held_bytes
+        part = data[: min(piece, len(client.session.get_buffer()))]
+        client.send_bytes(part)
+        data = data[len(part) :]
+        yield announced, client.session.held_bytes - before
+
+
+@pytest.mark.parametrize("piece", [1_000, 16_384, 5_000_000])
+@pytest.mark.parametrize("size", [65_536, 70_000, 200_000, 900_000, 1_048_000, 3_000_000])
+def test_growth_of_the_buffer_is_known_before_it_is_read(size: int, piece: int) -> None:
+    """A request of 64 KiB takes no more than that."""
+    client = WireClient(BrokerHarness(config=small_config(request_size_max_bytes=16 << 20)))
+    request = (size - 4).to_bytes(4, "big") + bytes(size - 5)
+    grown = []
+    for announced, taken in fill(client, request, piece):
+        is_small = client.session.held_bytes <= 64 << 10
+        assert announced == (0 if is_small else taken)
+        grown.append(announced)
+    assert client.session.held_bytes <= max(64 << 10, 2 * size)
+    assert (client.session.held_bytes > 64 << 10) == (size > 64 << 10)
+    assert any(grown) == (size > 64 << 10)
+
+
 def test_a_byte_of_the_next_request_keeps_no_memory_of_a_large_one() -> None:
     """And the request of which it is the first one arrives all the same."""
     client = WireClient(BrokerHarness(config=small_config(request_size_max_bytes=16 << 20)))
