@@ -33,11 +33,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--fills", type=int, default=3, help="how often clients fill a small disk, and free it"
     )
     parser.addoption(
-        "--states", type=int, default=30_000, help="how many crash states the store is put into"
+        "--states", type=int, default=15_000, help="how many crash states the store is put into"
     )
-    parser.addoption(
-        "--lives", type=int, default=1_000, help="how many lives of a pair to simulate"
-    )
+    parser.addoption("--lives", type=int, default=600, help="how many lives of a pair to simulate")
     parser.addoption("--days", type=int, default=30, help="how long a broker of the year lives")
     parser.addoption("--timers", type=int, default=1_500, help="how many timers it has pending")
     parser.addoption(
