@@ -11,6 +11,7 @@ _ROOM: Final = "[topics]\npartition_total_max = 200_000\n[disk]\nrefuse_percent 
 
 ATTACKS: Final = (
     Attack("control-processors", controls.burn_processors, is_control=True),
+    Attack("control-network", controls.fill_network, is_control=True),
     Attack("control-disk", controls.sync_files, is_control=True),
     # The ones that were seen.
     Attack(
