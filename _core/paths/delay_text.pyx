@@ -7,16 +7,17 @@
 | `x-delay-level` | level           | `3`; larger numbers become the largest int64           |
 
 Each may also be a big-endian integer: 8 or 4 bytes of which the first is below 0x20 or above 0x7F.
-Any other bytes are text, which may be in JSON's quotes. A null or negative `x-delay` asks for no
-delay, a null or negative level is level 0. Fractions of a millisecond are rounded up, because a
-record must never be early. Arithmetic does not wrap: sums saturate, and the result is
-DELAY_TOO_FAR.
+Any other bytes are text, which may be in JSON's quotes; JSON's `null` is a null value. A null or
+negative `x-delay` asks for no delay, a null or negative level is level 0. Fractions of a
+millisecond are rounded up, because a record must never be early. Arithmetic does not wrap: sums
+saturate, and the result is DELAY_TOO_FAR.
 
 Layer 0: no I/O, no clock. The cdef functions do not need the GIL, allocate no memory, and read
 nothing beyond the value.
 """
 
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t
+from libc.string cimport memcmp
 
 from _core.bytes.borrowed cimport Borrowed
 from _core.bytes.octets cimport Cursor, cursor_of, load_i32, load_i64
@@ -346,6 +347,8 @@ cdef inline int open_value(const uint8_t* p, Py_ssize_t n, Value* value) noexcep
     if n >= 2 and p[0] == c'"' and p[n - 1] == c'"':
         value.p += 1
         value.size -= 2
+    if n == 4 and memcmp(p, b"null", 4) == 0:
+        value.size = -1
     if value.size <= 0:
         return DELAY_EMPTY if value.size == 0 else DELAY_NULL
     return DELAY_OK if value.size <= DELAY_VALUE_SIZE_MAX else DELAY_TOO_LONG

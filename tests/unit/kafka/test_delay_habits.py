@@ -60,6 +60,7 @@ def passing(client: WireClient) -> WireClient:
 
 NOTHING_ASKED: list[tuple[bytes, bytes | None]] = [
     (b"x-delay", None),
+    (b"x-delay", b"null"),
     (b"x-delay", b"-1500"),
     (b"x-delay", b"-30s"),
     (b"x-delay", b"-PT15M"),
@@ -67,6 +68,7 @@ NOTHING_ASKED: list[tuple[bytes, bytes | None]] = [
     (b"x-delay", (-1500).to_bytes(8, "big", signed=True)),
     (b"x-delay", (-1500).to_bytes(4, "big", signed=True)),
     (b"x-delay-level", None),
+    (b"x-delay-level", b"null"),
     (b"x-delay-level", b"-3"),
     (b"x-delay-level", (-3).to_bytes(8, "big", signed=True)),
 ]

@@ -94,7 +94,7 @@ def oracle_deliver_at(text: str) -> int | None:
 
 def oracle(header: str, value: bytes | None) -> int | None:
     """The number, or None if the value is refused."""
-    if value is None:
+    if value is None or value == b"null":
         return NULL.get(header)
     if len(value) in (4, 8) and not 0x20 <= value[0] < 0x80:
         number = int.from_bytes(value, "big", signed=True)
@@ -184,7 +184,9 @@ ACCEPTED: list[tuple[str, bytes | None, int]] = [
     (LEVEL, b'"-3"', 0),
     # Null and what is negative ask for no delay.
     (DELAY, None, -2),
+    (DELAY, b"null", -2),
     (LEVEL, None, 0),
+    (LEVEL, b"null", 0),
     *((DELAY, text, -1) for text in b"-1500 -1 -0 -30s -250ms -7d -PT15M -P1DT2H -P2W".split()),
     (DELAY, b"-" + b"9" * 63, -1),
     (DELAY, b"-0000015", -1),  # eight bytes, and text
@@ -266,6 +268,7 @@ def in_each(reason: str, *values: bytes | None) -> list[tuple[str, bytes | None,
 
 REFUSED = [
     (DELIVER_AT, None, "has a null value"),
+    (DELIVER_AT, b"null", "has a null value"),
     *in_each("is empty", b'""'),
     *in_each("is empty", b""),
     *in_each("is longer than 64 bytes", b"0" * 65),
@@ -283,7 +286,7 @@ REFUSED = [
     (DELAY, b"-P1M", "has months or years"),
     (DELAY, b"-" + b"9" * 64, "is longer than 64 bytes"),
     # JSON's quotes: one pair around text, nothing else of JSON.
-    *in_each("is malformed", b'"', b'"5', b'5"', b"'5'", b'""5""', b"null", b"{}"),
+    *in_each("is malformed", b'"', b'"5', b'5"', b"'5'", b'""5""', b'"null"', b"Null", b"{}"),
     *in_each("is longer than 64 bytes", b'"' + b"0" * 65 + b'"'),
     *in_each("contains a space", b'" 5"'),
     *in_each("neither ASCII text", b'"' + bytes(8) + b'"', b'"' + bytes(4) + b'"', b'"\x00\x01"'),
