@@ -37,6 +37,13 @@ class Failure:
     number: int
     code: int
     how: How
+    modes: tuple[CrashMode, ...] = MODES
+    """The kinds of crash after it."""
+
+
+def some_modes(number: int) -> tuple[CrashMode, ...]:
+    """Two kinds of crash; all of them come in turn."""
+    return MODES[number % len(MODES)], MODES[(number + 3) % len(MODES)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +134,7 @@ def call_count() -> int:
 
 
 def play_and_check(failure: Failure) -> Played:
-    """Play with one failure, then start on what each kind of crash leaves.
+    """Play with one failure, then start on what crashes leave.
 
     Raises:
         AssertionError: something acknowledged is lost, or something appeared that was never sent.
@@ -139,7 +146,7 @@ def play_and_check(failure: Failure) -> Played:
             end = failing.play(failure)
             run.disk.observer = lambda: None
             checker = CrashChecker(run.config)
-            for mode in MODES:
+            for mode in failure.modes:
                 left = run.disk.crashed(mode, random.Random(failure.number))
                 if left.free < run.config.segment_size_bytes:
                     start_without_room(left.crashed("killed", random.Random(0)), run.config)
