@@ -48,7 +48,7 @@ async def test_slices_of_the_cache_count_once_and_only_out_of_it(tmp_path: Path)
         assert server.budget.shared_bytes < MIB
         view = broker.broker.log.view
         view.clear()
-        server._note_evicted()
+        server.note_shared()
         # The same few blocks, whoever waits for them.
         assert 3 * MIB < server.budget.shared_bytes == view.memory.size < slices / 2
         for client in clients:

@@ -126,7 +126,7 @@ def test_no_schedule_has_two_masters_or_loses_what_was_acknowledged(
     *, states: int, walked: Counter[tuple[Standing, Happening]]
 ) -> None:
     promotions = acknowledged = hand_overs = 0
-    count = max(40, states // 360)
+    count = max(84, states // 360)
     for seed in range(count):
         try:
             pair = run_schedule(seed)
