@@ -1,5 +1,6 @@
 """Many connections of one address beside a single one of another, which asks for as much."""
 
+import asyncio
 import threading
 from pathlib import Path
 from typing import Any
@@ -150,17 +151,25 @@ async def test_requests_that_wait_for_the_disk_leave_memory_to_others(
         many = [await live.connect() for _ in range(COUNT)]
         other = await live.connect(OTHER)
         await other.produce("t", 0, [Record(b"a")])
+        update, growths = live.server.budget.update, list[int]()
+
+        def note(*what: Any, growth_bytes: int, **how: Any) -> list[KafkaConnection]:
+            growths.append(growth_bytes)
+            return update(*what, growth_bytes=growth_bytes, **how)
+
+        monkeypatch.setattr(live.server.budget, "update", note)
         for client in many:
             client.send_bytes(wide_search(900 * KIB))
         await until(lambda: sum(map(live.server.budget.is_held_back, connections(live))) > 10)
+        assert max(growths) > SMALL_BYTES
         large = Record(bytes(300 * KIB))
         for _ in range(20):
             assert (await other.produce("t", 0, [large])).error == 0
             assert live.server.budget.total_bytes < LIMIT + COUNT * SMALL_BYTES + 2 * MIB
         searches.end()
         held.let_go()
-        for client in many:
-            await client.read_answer()
+        # Side by side: an answer that goes ahead waits for its own client.
+        await asyncio.gather(*(client.read_answer() for client in many))
         assert (await many[0].produce("t", 0, [large])).error == 0
 
 

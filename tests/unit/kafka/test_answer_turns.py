@@ -182,6 +182,7 @@ def test_what_is_left_of_an_abandoned_answer_counts_until_it_is_freed() -> None:
     while server.loop.turn():
         seen.add(server.turns.garbage_bytes)
     assert {2 * MIB, MIB} <= seen
+    assert [each.garbage_bytes for each in answers] == [0, 0]
     assert server.turns.garbage_bytes == 0
     assert server.turns.slice_count > 4
 

@@ -336,6 +336,38 @@ def test_what_is_read_next_is_charged_before_it_is_read(address_count: int) -> N
     assert 0.7 * POOL < peak <= POOL + address_count * LARGE_BYTES
 
 
+def read_next(pool: Pool, member: str, growth_bytes: int) -> None:
+    update = pool.budget.update
+    pool.released += update(member, 1_000, "a", is_large=True, growth_bytes=growth_bytes)
+
+
+def test_a_read_that_has_no_room_waits() -> None:
+    """The first of its address goes ahead, and what it takes is charged then."""
+    pool = Pool()
+    pool.budget.update("answers", POOL - 3 * LARGE_BYTES, "z", is_large=False)
+    read_next(pool, "a1", 2 * LARGE_BYTES)
+    assert pool.released == []
+    read_next(pool, "a2", 2 * LARGE_BYTES)
+    assert pool.released == ["a2"]
+    assert pool.budget.total_bytes == POOL + LARGE_BYTES + 2_000
+    read_next(pool, "a3", 2 * LARGE_BYTES)
+    assert is_held(pool, "a3")
+    assert pool.budget.total_bytes == POOL + LARGE_BYTES + 3_000
+    for member in ("a1", "a2", "a3"):
+        pool.budget.forget(member)
+    assert pool.budget._growths == {}
+
+
+def test_a_read_that_takes_the_last_tenth_waits_if_its_address_has_its_share() -> None:
+    pool = Pool()
+    pool.budget.update("answers", 28 * LARGE_BYTES, "z", is_large=False)
+    pool.send("a1", 60 * LARGE_BYTES)
+    read_next(pool, "a2", LARGE_BYTES)
+    assert pool.released == []
+    read_next(pool, "a3", 3 * LARGE_BYTES)
+    assert pool.released == ["a3"]
+
+
 def test_those_that_wait_go_on_as_far_as_there_is_room() -> None:
     """All at once they would read more than that; addresses take turns."""
     pool = full_pool(2)
