@@ -53,7 +53,7 @@ cdef inline Py_ssize_t next_capacity(const Buf* b, Py_ssize_t consumed, int64_t 
 
 
 cdef inline Py_ssize_t next_growth(const Buf* b, Py_ssize_t consumed, int64_t size_max) noexcept:
-    """Return by how much the next read grows the buffer, if to more than INPUT_BUSY_BYTES."""
+    """Return by how much the next read grows the buffer; 0 if within INPUT_BUSY_BYTES."""
     cdef Py_ssize_t capacity = next_capacity(b, consumed, size_max)
     return capacity - b.capacity if capacity > INPUT_BUSY_BYTES else 0
 

@@ -283,7 +283,7 @@ cdef class Session:
 
     @property
     def growth_bytes(self):
-        """By how much the next `get_buffer` grows the buffer, if to more than 64 KiB."""
+        """Bytes by which the next `get_buffer` grows the buffer; 0 if it stays within 64 KiB."""
         return next_growth(&self.input, self.consumed, self.request_size_max)
 
     @property

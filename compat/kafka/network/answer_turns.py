@@ -87,13 +87,7 @@ class AnswerTurns(Generic[Member]):
         self._release()
 
     def _release(self) -> None:
-        while self._lines.has_waiting:
-            if not self._budget.is_scarce:
-                member = self._lines.release_next()
-            elif (first := self._lines.release_ahead()) is not None:
-                member = first
-            else:
-                break
+        while (member := self._lines.release(has_room=not self._budget.is_scarce)) is not None:
             self._ask(member)
 
     def _ask(self, member: Member) -> None:

@@ -204,16 +204,13 @@ class MemoryBudget(Generic[Member]):
 
     def _release(self) -> list[Member]:
         released = self._grant()
-        while self._lines.has_waiting:
-            if self.total_bytes <= self._low_bytes:
-                member = self._lines.release_next()
-            elif (first := self._lines.release_ahead()) is not None:
-                member = first
-            else:
-                break
+        while (member := self._release_one()) is not None:
             self._charge_growth(member)
             released.append(member)
         return released
+
+    def _release_one(self) -> Member | None:
+        return self._lines.release(has_room=self.total_bytes <= self._low_bytes)
 
     # Grants
 

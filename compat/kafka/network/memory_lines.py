@@ -42,7 +42,7 @@ class MemoryLines(Generic[Member]):
         self._addresses: dict[Member, str] = {}
         self._lines: dict[str, _Line[Member]] = {}
         self._waiting: OrderedDict[str, None] = OrderedDict()
-        """Addresses of which somebody waits; next is who was not released for longest."""
+        """Addresses of which somebody waits; the first one was not released for longest."""
         self._leaderless: OrderedDict[str, None] = OrderedDict()
         """Those of them of which nobody goes ahead."""
         self._ahead_count = 0
@@ -123,14 +123,17 @@ class MemoryLines(Generic[Member]):
             self._waiting.pop(address, None)
             self._leaderless.pop(address, None)
 
-    def release_next(self) -> Member:
-        """Return one who need not wait any more; addresses take turns. REQUIRES: somebody waits."""
-        address = next(iter(self._waiting))
-        self._waiting.move_to_end(address)
-        return self._release_first(address)
+    def release(self, *, has_room: bool) -> Member | None:
+        """Return one connection that no longer waits, or None. Call it until it returns None.
 
-    def release_ahead(self) -> Member | None:
-        """Return one who goes ahead of its address, if anybody may."""
+        Args:
+            has_room: there is memory for it. Addresses take turns. Otherwise only one that goes
+                ahead of its address is released.
+        """
+        if has_room and self._waiting:
+            address = next(iter(self._waiting))
+            self._waiting.move_to_end(address)
+            return self._release_first(address)
         if not self._leaderless or self._ahead_count >= self._ahead_max:
             return None
         address, _ = self._leaderless.popitem(last=False)

@@ -18,6 +18,7 @@ from compat.kafka.network.memory_budget import (
     Claim,
     MemoryBudget,
 )
+from compat.kafka.network.memory_lines import MemoryLines
 
 LIMIT = 1_000_000
 
@@ -334,6 +335,17 @@ def test_what_is_read_next_is_charged_before_it_is_read(address_count: int) -> N
             break
     assert done == 400
     assert 0.7 * POOL < peak <= POOL + address_count * LARGE_BYTES
+
+
+def test_addresses_take_turns_when_there_is_room() -> None:
+    lines: MemoryLines[str] = MemoryLines(0)
+    for member in ("a1", "a2", "a3", "b1", "b2"):
+        lines.hold_or_wait(member, member[0], 1, is_low=True, is_scarce=True)
+    assert lines.release(has_room=False) is None
+    order = []
+    while (member := lines.release(has_room=True)) is not None:
+        order.append(member)
+    assert order == ["a1", "b1", "a2", "b2", "a3"]
 
 
 def read_next(pool: Pool, member: str, growth_bytes: int) -> None:
