@@ -173,6 +173,19 @@ async def test_requests_that_wait_for_the_disk_leave_memory_to_others(
         assert (await many[0].produce("t", 0, [large])).error == 0
 
 
+async def test_a_connection_takes_64_kib_while_memory_is_scarce(tmp_path: Path) -> None:
+    """Its buffer does not grow beyond that, except of the one that goes ahead."""
+    async with LiveBroker(tmp_path, **SETTINGS) as live:
+        await live.connect(OTHER)
+        await until(lambda: bool(connections(live)))
+        budget, (full,) = live.server.budget, connections(live)
+        budget.update(full, LIMIT + 1, OTHER, is_large=False)
+        for client in [await live.connect() for _ in range(COUNT)]:
+            client.send_bytes(wide_search(900 * KIB)[: 60 * KIB])
+        await until(lambda: sum(map(budget.is_held_back, connections(live))) == COUNT - 1)
+        assert budget.total_bytes == LIMIT + 1 + (COUNT + 1) * SMALL_BYTES
+
+
 async def test_what_is_left_of_a_request_counts_until_it_is_freed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
