@@ -20,7 +20,7 @@ try:
 except PermissionError:
     pass  # it has that of the attackers
 connection, _ = server.accept()
-space = bytearray(1 << 20)
+space = bytearray(1 << 16)
 while connection.recv_into(space):
     pass
 """
@@ -48,7 +48,8 @@ def fill_network(arena: Arena) -> None:
         chunk, count = bytes(CHUNK_BYTES), 0
         with socket.create_connection(server.getsockname()) as client:
             while not arena.is_over:
-                client.sendall(chunk)
+                for at in range(0, CHUNK_BYTES, 65536):
+                    client.sendall(memoryview(chunk)[at : at + 65536])
                 count += 1
         process.wait()
     arena.notes.append(f"{count * CHUNK_BYTES / 1e6:,.0f} MB")

@@ -201,7 +201,7 @@ class Wire:
         with memoryview(data) as view:
             done = 0
             while done < len(data):
-                count = self.socket.send(view[done : done + (1 << 20)])
+                count = self.socket.send(view[done : done + (1 << 16)])
                 self.sent_bytes += count
                 done += count
 
