@@ -1,9 +1,9 @@
 """The work of the event loop takes turns, so that who asks for little never waits for much.
 
-In each turn of the loop one piece of heavy work runs, whoever asked for it: a client's connection,
-a slice of a long answer, a request to the admin server. Between two pieces the loop serves everyone
-else. Members that took little of the loop lately come first; then addresses take turns, however
-many connections each has.
+In each turn of the loop one piece of heavy work runs, or several short ones, whoever asked for it:
+a client's connection, a slice of a long answer, a request to the admin server. Between two turns
+the loop serves everyone else. Members that took little of the loop lately come first; then
+addresses take turns, however many connections each has.
 
 Work is measured, not estimated: a price that is wrong would keep others waiting. What must not
 depend on the machine, such as the size of a slice, is bounded by work that is counted
@@ -15,11 +15,19 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from appliance.fair_queue import FairQueue
-from appliance.loop_share import PIECE_NS
+from appliance.loop_share import PIECE_NS, AddressShares
 from appliance.units import KIB, MIB, NS_PER_MS
 
 TURN_NS: Final = NS_PER_MS
 """Once the work of a turn took this long, what arrives waits for a later turn."""
+
+SHARED_TURN_NS: Final = 3 * NS_PER_MS // 10
+"""The same while members that ask for little would wait: they wait for two turns or three."""
+
+WORKED_NS: Final = NS_PER_MS // 2
+
+SHORT_NS: Final = NS_PER_MS // 5
+"""Pieces of heavy work share a turn until they took this long: each turn polls all sockets."""
 
 LIGHT_NS: Final = 100 * NS_PER_MS
 """How long after a member that asks for little was served another one may come."""
@@ -45,7 +53,9 @@ class LoopTurns:
     """The queue of heavy work.
 
     Attributes:
+        addresses: what each address took of the loop lately.
         turn_count: turns in which queued work ran.
+        worked: called about once for each WORKED_NS of work.
     """
 
     def __init__(self, loop: _Loop) -> None:
@@ -58,15 +68,19 @@ class LoopTurns:
         self._light: FairQueue[Callable[[], None]] = FairQueue()
         self._heavy: FairQueue[Callable[[], None]] = FairQueue()
         self._spent_ns = 0
+        self._turn_ns = TURN_NS
         self._light_ns = 0
         """When a member that asks for little was served last, monotonic."""
         self._is_armed = False
+        self.addresses = AddressShares()
         self.turn_count = 0
+        self.worked: Callable[[], None] = lambda: None
+        self._worked_ns = 0
 
     @property
     def is_spent(self) -> bool:
         """Whether the work of this turn took so long that more of it must wait."""
-        return self._spent_ns >= TURN_NS
+        return self._spent_ns >= self._turn_ns
 
     @property
     def is_contended(self) -> bool:
@@ -96,11 +110,18 @@ class LoopTurns:
         """
         if pace.is_light:
             self._light_ns = ended_ns
+            self._turn_ns = SHARED_TURN_NS
+        elif not self.serves_light(ended_ns):
+            self._turn_ns = TURN_NS
         self.spend(ended_ns - began_ns)
 
     def spend(self, took_ns: int) -> None:
         """Note that a piece of work took so many ns of this turn."""
         self._spent_ns += took_ns
+        self._worked_ns += took_ns
+        if self._worked_ns >= WORKED_NS:
+            self._worked_ns = 0
+            self.worked()
         # Less than a piece is not worth a callback: it is counted against a later turn.
         if self._spent_ns >= PIECE_NS:
             self._arm()
@@ -128,7 +149,7 @@ class LoopTurns:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Begin a turn: do what is light, as far as there is time, and one heavy piece."""
+        """Begin a turn: do what is light, as far as there is time, and one heavy piece or more."""
         self._is_armed = False
         self._spent_ns = 0
         if not self._light and not self._heavy:
@@ -139,8 +160,12 @@ class LoopTurns:
                 if self.is_spent:
                     break
                 self._light.pop()()
-            if self._heavy:
+            before_ns = self._spent_ns
+            for _ in range(len(self._heavy)):
                 self._heavy.pop()()
+                # One that noted nothing goes on after this turn, as who `take`s it.
+                if self.is_spent or not 0 < self._spent_ns - before_ns < SHORT_NS:
+                    break
         finally:  # an error of one member keeps nobody else waiting
             if self._light or self._heavy:
                 self._arm()

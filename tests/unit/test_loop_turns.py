@@ -5,15 +5,26 @@ from collections.abc import Callable
 
 import pytest
 
-from appliance.loop_share import DEBT_MAX_NS, PIECE_NS, SHARE, LoopShare
+from appliance.loop_share import (
+    ADDRESS_SHARE,
+    DEBT_MAX_NS,
+    PIECE_NS,
+    SHARE,
+    AddressShares,
+    LoopShare,
+)
 from appliance.loop_turns import (
     LIGHT_NS,
+    SHARED_TURN_NS,
     SHARED_WORK_BYTES,
+    SHORT_NS,
     TURN_NS,
     TURN_WORK_BYTES,
+    WORKED_NS,
     LoopTurns,
 )
 from appliance.units import NS_PER_MS
+from compat.kafka.network.read_pace import ReadPace
 
 
 class Loop:
@@ -62,6 +73,51 @@ def test_one_heavy_piece_runs_in_each_turn() -> None:
         work.ask(name)
     assert [work.turn() for _ in range(4)] == [["a"], ["b"], ["c"], []]
     assert work.turns.turn_count == 3
+
+
+def test_short_heavy_pieces_share_a_turn() -> None:
+    """Each turn polls all sockets: thousands of small requests would take thousands of polls."""
+    work = Work()
+    for number in range(12):
+        work.ask(f"{number}", SHORT_NS // 4)
+    work.ask("long")
+    work.ask("last", SHORT_NS // 4)
+    turns = [work.turn() for _ in range(4)]
+    assert turns == [["0", "1", "2", "3"], ["4", "5", "6", "7"], ["8", "9", "10", "11"], ["long"]]
+    assert work.turn() == ["last"]
+
+
+def test_who_goes_on_after_a_turn_has_it_alone() -> None:
+    """A piece that noted nothing has not done its work yet."""
+    work = Work()
+    for name in "ab":
+        work.ask(name, 0)
+    assert [work.turn() for _ in range(2)] == [["a"], ["b"]]
+
+
+def test_turn_is_shorter_while_members_that_ask_for_little_are_served() -> None:
+    turns, light, heavy = Work().turns, LoopShare(0), LoopShare(0)
+    begin_ns = 1_000 * NS_PER_MS
+    light.spend(begin_ns, begin_ns)
+    heavy.spend(begin_ns, begin_ns + 10 * NS_PER_MS)
+    turns.note_round(begin_ns, begin_ns, light)
+    turns.spend(SHARED_TURN_NS)
+    assert turns.is_spent
+    turns.note_round(begin_ns, begin_ns + LIGHT_NS - 1, heavy)
+    assert turns.is_spent
+    turns = Work().turns
+    turns.note_round(begin_ns, begin_ns, light)
+    turns.note_round(begin_ns + LIGHT_NS, begin_ns + LIGHT_NS, heavy)
+    turns.spend(TURN_NS - 1)
+    assert not turns.is_spent
+
+
+def test_who_watches_the_loop_is_called_as_it_works() -> None:
+    turns, calls = Work().turns, []
+    turns.worked = lambda: calls.append(1)
+    for _ in range(10):
+        turns.spend(WORKED_NS // 4 + 1)
+    assert len(calls) == 2
 
 
 @pytest.mark.parametrize("is_light", [False, True])
@@ -155,6 +211,37 @@ def test_member_that_takes_more_than_its_share_is_not_light() -> None:
     for ms in range(1, 100):
         share.spend(ms * NS_PER_MS, ms * NS_PER_MS + int(NS_PER_MS * SHARE * 1.1))
     assert not share.is_light
+
+
+def test_many_members_of_an_address_that_take_little_each_are_not_light() -> None:
+    pace = ReadPace(0, AddressShares().of("10.0.0.1", 0))
+    shares = AddressShares()
+    paces = [ReadPace(0, shares.of("10.0.0.2", 0)) for _ in range(100)]
+    for ms in range(1, 1_000):
+        begin_ns = ms * NS_PER_MS
+        ended_ns = begin_ns + int(NS_PER_MS * ADDRESS_SHARE * 1.1)
+        paces[ms % len(paces)].note_round(begin_ns, ended_ns)
+        pace.note_round(begin_ns, begin_ns + 1_000)
+    assert pace.is_light
+    assert not any(each.is_light for each in paces)
+
+
+def test_reading_counts_as_what_a_connection_takes() -> None:
+    pace = ReadPace(0, AddressShares().of("10.0.0.1", 0))
+    for ms in range(1, 100):
+        pace.note_read(1, ms * NS_PER_MS, ms * NS_PER_MS + 1_000)
+    assert pace.is_light
+    pace.note_read(1, 100 * NS_PER_MS, 110 * NS_PER_MS)
+    assert not pace.is_light
+
+
+def test_share_of_an_address_ends_with_its_last_connection() -> None:
+    shares = AddressShares()
+    share = shares.of("10.0.0.1", 0)
+    assert shares.of("10.0.0.1", 1) is share
+    assert shares.of("10.0.0.2", 1) is not share
+    del share
+    assert len(shares) == 0
 
 
 def test_member_that_was_idle_saved_little_and_its_debt_ends() -> None:

@@ -165,7 +165,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.peer = str(Address(self._address, peer[1]))
         self.session = self._server.broker.open_session(self._answer_control_plane)
         self._watch = IdleDetector(self._server.broker.config, self._node.now_ms())
-        self._pace = ReadPace(self._server.broker.clock.monotonic_ns())
+        now_ns = self._server.broker.clock.monotonic_ns()
+        self._pace = ReadPace(now_ns, self._server.turns.addresses.of(self._address, now_ns))
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         if not self._server.admit(self):
             self._is_lost = True
@@ -227,8 +228,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _received(self, count: int) -> None:
         self._server.broker.metrics.received_bytes += count
-        self._pace.note_read(count)
-        self._server.turns.spend(self._server.broker.clock.monotonic_ns() - self._read_began_ns)
+        now_ns = self._server.broker.clock.monotonic_ns()
+        self._server.turns.spend(self._pace.note_read(count, self._read_began_ns, now_ns))
         if self._server.turns.is_spent and self.session.work is None:
             self.session.postpone(count)
             self.resume_later()
