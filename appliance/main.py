@@ -49,6 +49,7 @@ from appliance.system.process import (
     share_interpreter,
     wake_sooner,
 )
+from appliance.system.realtime import INTERVAL_S, RealtimeClaim
 from appliance.system.sd_notify import Notifier
 from appliance.units import MIB, NS_PER_MS, counted
 from compat.kafka import dispatch
@@ -99,6 +100,7 @@ class Service:
         if self._coordination is not None:
             self._status.coordinated(self._coordination.status)
         self._notifier = Notifier()
+        self._realtime = RealtimeClaim()
         self._stop = asyncio.Event()
         self._moved_bytes = 0
         self._slave: SlaveRole | None = None
@@ -200,7 +202,9 @@ class Service:
                 self._slave.serves()
             # Objects alive now stay alive. Those of an earlier role of this process are freed.
             collector.freeze(searches_all=self.is_second)
+            collector.collect_rarely()
             self._claim_processors()
+            kafka.turns.worked = self._realtime.look
             _log.info(
                 "latermq %s serves Kafka clients on %s, advertised as %s",
                 version(),  # not later on: it looks through the installed packages
@@ -439,6 +443,9 @@ class Service:
         if not set_priority(self._config.process_priority):
             _log.info("process.priority = %d is not permitted here", self._config.process_priority)
         wake_sooner()
+        now_ns = self._clock.monotonic_ns()
+        if self._config.process_realtime and not self._realtime.begin(now_ns):
+            _log.info("process.realtime is not permitted here: it needs ulimit -r, two processors")
 
     async def _lock_code(self) -> None:
         """Keep the code in memory; a thread reads what is not there."""
@@ -452,6 +459,7 @@ class Service:
     async def _serve(self, kafka: KafkaServer[Pump]) -> None:
         stop = asyncio.ensure_future(self._stop.wait())
         memory = asyncio.ensure_future(self._tend_memory())
+        processors = asyncio.ensure_future(self._tend_processors())
         watchdog = asyncio.ensure_future(self._watch())
         preparing = codec_preparation.prepare_codecs(dispatch.prepare(), self._is_busy)
         preparation = asyncio.ensure_future(preparing)
@@ -466,6 +474,7 @@ class Service:
         self.must_start_again = any(each.is_set() for each in events) and not self._stop.is_set()
         watchdog.cancel()
         memory.cancel()
+        processors.cancel()
         preparation.cancel()
         stop.cancel()
         self._notifier.stopping("stopping")
@@ -519,6 +528,11 @@ class Service:
             self._notifier.watchdog()
             await asyncio.sleep(interval_ms / 1000)
 
+    async def _tend_processors(self) -> None:
+        while self._realtime.is_granted:
+            await asyncio.sleep(INTERVAL_S)
+            self._realtime.step(self._clock.monotonic_ns())
+
     async def _tend_memory(self) -> None:
         """Give memory that was freed back to the system, once the broker is calm again."""
         policy = FreeMemoryPolicy(self._clock.monotonic_ns() // NS_PER_MS, anonymous_bytes())
@@ -529,6 +543,7 @@ class Service:
             if action is not None:
                 collector.freeze(searches_all=action == "search")
             if policy.step(self._clock.monotonic_ns() // NS_PER_MS, anonymous_bytes()):
+                collector.collect()
                 await asyncio.to_thread(give_back_free_memory)
 
 

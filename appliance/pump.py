@@ -35,7 +35,7 @@ from appliance.store.head.head_freer import Job as HeadJob
 from appliance.store.log.flush_job import FlushJob
 from appliance.store.state.checkpointer import CheckpointJob
 from appliance.system.clock import MovableClock, WakeTimer
-from appliance.system.process import yield_to_others
+from appliance.system.process import let_others_in, yield_to_others
 from appliance.thread_jobs import ThreadJobs
 from appliance.timer_loading import TimerLoading
 from appliance.units import MS_PER_SECOND, NS_PER_MS
@@ -279,7 +279,14 @@ class Pump:
         Raises:
             NotReadyError, Exception: as `snapshot`.
         """
-        return await self._run(self._finder, work)
+
+        def search() -> T:
+            try:
+                return work()
+            finally:
+                let_others_in()  # thousands of short searches a second may wait for the thread
+
+        return await self._run(self._finder, search)
 
     async def _run(self, threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         if self.is_stopped:

@@ -58,6 +58,7 @@ OS_ALLOWED: Final = {
     "appliance/system/files.py": "it is the file system",
     "appliance/system/file_lock.py": "it is a part of the file system",
     "appliance/system/process.py": "the system schedules the process",
+    "appliance/system/realtime.py": "the system schedules its threads",
     "appliance/system/receive_thread.py": "it receives from sockets",
     "appliance/system/sync_thread.py": "it is a part of the file system",
     "appliance/system/sd_notify.py": "systemd speaks through the environment",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from appliance.config.setting import choice, number
+from appliance.config.setting import choice, number, switch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +23,12 @@ class ProcessSettings:
         "Set if permitted: on a busy machine, lateness is time spent waiting for a processor. "
         "0 leaves it unchanged.",
         unit="nice",
+    )
+    process_realtime: bool = switch(
+        True,
+        "process.realtime",
+        "The event loop and the thread that syncs are realtime threads while the loop leaves a "
+        "fifth of its processor to others. Set if permitted, and with two processors or more.",
     )
     clock: Literal["system", "virtual"] = choice(
         "system",

@@ -7,6 +7,7 @@ import resource
 import struct
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
@@ -16,6 +17,9 @@ from appliance.units import MIB
 SWITCH_INTERVAL_S: Final = 0.0001
 """How long a thread may keep the interpreter from another one that waits for it."""
 
+
+HAND_OVER_S: Final = 0.00005
+"""Longer than a thread takes to wake up."""
 
 LOCK_LIMIT_MIN_BYTES: Final = 256 * MIB
 """With a lower limit on locked memory, all of it is left for the log."""
@@ -97,14 +101,25 @@ def _set_slice(thread: int, slice_ns: int) -> None:
 
 
 def yield_to_others() -> None:
-    """Let this thread wait for a processor longer than the one that started it, and preempt none.
+    """Let this thread wait for a processor longer than the process does, and preempt none.
 
     See `wake_sooner`.
     """
-    nice = os.getpriority(os.PRIO_PROCESS, 0) + YIELD_NICE
+    # The first thread has that of the process. One that a realtime thread started may have another.
+    nice = os.getpriority(os.PRIO_PROCESS, os.getpid()) + YIELD_NICE
     with suppress(PermissionError):  # a filter of system calls
         os.setpriority(os.PRIO_PROCESS, 0, min(19, nice))
     _set_slice(threading.get_native_id(), COMPUTING_SLICE_NS)
+
+
+def let_others_in() -> None:
+    """Leave the interpreter to a thread that waits for it.
+
+    Python hands it over after SWITCH_INTERVAL_S. But a thread that releases and takes it again
+    sooner, as each system call does, makes the one that waits begin to wait anew. For a thread that
+    does many short pieces of work, between two of them.
+    """
+    time.sleep(HAND_OVER_S)
 
 
 def raise_file_limit() -> int:

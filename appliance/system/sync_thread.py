@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from _core.log.sync_loop import SYNC_FILES_MAX, SyncLoop
 from appliance.errors import StorageError
 from appliance.system.files import File, OsFile
+from appliance.system.realtime import SYNC_THREAD
 
 
 class SyncThread:
@@ -33,7 +34,7 @@ class SyncThread:
         self._thread = threading.Thread(
             # A daemon: an error on the way to `shutdown` must not keep the process alive.
             target=self._loop.run,
-            name="latermq-sync",
+            name=SYNC_THREAD,
             daemon=True,
         )
         self._thread.start()

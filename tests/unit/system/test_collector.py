@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from appliance.system.collector import NEW_MIN, PartitionFreezer
+from appliance.system.collector import NEW_MIN, THRESHOLDS, PartitionFreezer
 
 
 def test_new_partitions_are_frozen_once_they_are_many() -> None:
@@ -69,3 +69,34 @@ def test_a_frozen_cycle_is_freed_by_a_search_of_all() -> None:
         [sys.executable, "-c", CYCLES], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["True", "False", "True", "True"]
+
+
+RARELY = """
+import gc
+from appliance.system import collector
+collector.collect_rarely()
+count = 0
+def note(phase, info):
+    global count
+    count += phase == "stop" and info["generation"] == 2
+gc.callbacks.append(note)
+held = [[] for _ in range(700 * 10 * 60)]
+whole = count
+class Cycle:
+    pass
+cycle = Cycle()
+cycle.itself = cycle
+seen = []
+import weakref
+weakref.finalize(cycle, seen.append, 1)
+gc.collect(1)
+del cycle
+collector.collect()
+print(*gc.get_threshold(), whole, len(seen))
+"""
+
+
+def test_full_collections_are_rare_and_one_on_demand_frees_all() -> None:
+    run = [sys.executable, "-c", RARELY]
+    found = [int(each) for each in subprocess.check_output(run, text=True).split()]
+    assert found == [*THRESHOLDS, 0, 1]
