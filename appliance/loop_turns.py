@@ -155,13 +155,14 @@ class LoopTurns:
         if not self._light and not self._heavy:
             return
         self.turn_count += 1
+        heavy_count = len(self._heavy)  # who asks again waits, also if it is no longer light
         try:
             for _ in range(len(self._light)):
                 if self.is_spent:
                     break
                 self._light.pop()()
             before_ns = self._spent_ns
-            for _ in range(len(self._heavy)):
+            for _ in range(heavy_count):
                 self._heavy.pop()()
                 # One that noted nothing goes on after this turn, as who `take`s it.
                 if self.is_spent or not 0 < self._spent_ns - before_ns < SHORT_NS:

@@ -162,6 +162,13 @@ def test_work_that_asks_again_waits_for_a_later_turn() -> None:
     assert work.turn() == ["again"]
 
 
+def test_work_that_is_no_longer_light_when_it_asks_again_waits_as_well() -> None:
+    work = Work()
+    work.turns.ask(lambda: work.ask("heavy"), is_light=True)
+    assert work.turn() == []
+    assert work.turn() == ["heavy"]
+
+
 def test_error_of_one_member_keeps_nobody_else_waiting() -> None:
     work = Work()
 
