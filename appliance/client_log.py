@@ -47,6 +47,7 @@ LineKind: TypeAlias = Literal[
     "producer",
     "replication",
     "amplification",
+    "large commits",
 ]
 """A closed set, which bounds the number of summaries."""
 

@@ -84,6 +84,7 @@ class Metrics:
     """By the limit that was exceeded."""
     producers_forgotten: int = 0
     batches_held_back: int = 0
+    commits_held_back: int = 0
     received_bytes: int = 0
     sent_bytes: int = 0
     accepted_frames: int = 0
@@ -298,6 +299,11 @@ METRICS: Final = (
         "counter",
         "Compressed batches that waited because the log takes too much of what their address "
         "sends.",
+    ),
+    MetricInfo(
+        "commits_held_back",
+        "counter",
+        "Steps of commits that waited because commits of their address write too much to the log.",
     ),
     MetricInfo("received_bytes", "counter", "Bytes received from Kafka clients."),
     MetricInfo("sent_bytes", "counter", "Bytes sent to Kafka clients."),

@@ -6,7 +6,7 @@ I/O.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from appliance.config.config import Config
 from appliance.model import ColdPlace
@@ -17,7 +17,7 @@ from appliance.system.clock import Clock
 from appliance.topics import Topics
 from appliance.units import NS_PER_MS
 from compat.kafka.groups.coordinator import GroupCoordinator
-from compat.kafka.protocol.slices import SlicedAnswer
+from compat.kafka.protocol.slices import SlicedAnswer, Wait
 
 
 class ControlBroker(Protocol):
@@ -63,6 +63,35 @@ class ControlBroker(Protocol):
         """Return a producer id for a client at an IP address. Raises RequestError."""
 
 
+class CommitShare(Protocol):
+    """What addresses may write to the log by commits."""
+
+    def must_wait(self, address: str) -> bool:
+        """Return whether a commit of an address has to wait, or is too late if it did."""
+
+    def wait(self, address: str) -> Wait:
+        """Return a step that waits for the turn of a commit of an address, at most 10 s."""
+
+    def charge(self, address: str, size: int) -> None:
+        """Note how many bytes of the log a commit of an address takes."""
+
+
+class NoLimit:
+    """Commits may write what they like."""
+
+    def must_wait(self, _address: str) -> bool:
+        return False
+
+    def wait(self, _address: str) -> Wait:
+        raise NotImplementedError
+
+    def charge(self, _address: str, _size: int) -> None:
+        pass
+
+
+NO_LIMIT: Final[CommitShare] = NoLimit()
+
+
 @dataclass(frozen=True, slots=True)
 class Client:
     """The sender of a request.
@@ -92,6 +121,7 @@ class Node:
             called after the work.
         later: (answer): calls `step` of the answer in a later turn, when it comes to it.
         client: the sender of the request.
+        commits: what its address may write to the log by commits.
     """
 
     broker: ControlBroker
@@ -101,6 +131,7 @@ class Node:
     aside: Callable[[Callable[[], Callable[[], None] | None], Callable[[], None]], None]
     later: Callable[[SlicedAnswer], None]
     client: Client = Client()
+    commits: CommitShare = NO_LIMIT
 
     def for_client_id(self, client_id: str) -> "Node":
         """Return the node as a request with this client id meets it."""
@@ -113,6 +144,7 @@ class Node:
             self.aside,
             self.later,
             Client(client_id, self.client.host),
+            self.commits,
         )
 
     @property

@@ -22,6 +22,9 @@ Deviations:
 - Offsets beyond `groups.offset_total_size_max_bytes` get INVALID_COMMIT_OFFSET_SIZE, and so do all
   of a commit whose group name takes more than 1 MiB, once for each partition. Kafka has no limit of
   the first kind, and one of 1 MiB for the whole commit.
+- While commits of the client's address write much to the log and others are served
+  (docs/CONFIGURATION.md, The log), a commit waits; what has waited for 10 s gets
+  COORDINATOR_LOAD_IN_PROGRESS, after which clients send it again.
 - A member of a missing group gets ILLEGAL_GENERATION also in version 9, after which it rejoins.
   Kafka sends GROUP_ID_NOT_FOUND, after which some clients stop.
 
@@ -55,6 +58,9 @@ _NO_EPOCH: Final = -1
 _LAST_MS: Final = (1 << 63) - 1
 
 
+ENTRY_BYTES: Final = 64
+"""What the log takes of an offset besides its group and metadata."""
+
 _NEEDS: Final = Needs(GROUP, refuse_partitions(ErrorCode.coordinator_not_available))
 
 _ON_SLAVE: Final = on_slave(ErrorCode.not_coordinator, refuse_partitions)
@@ -74,8 +80,15 @@ def offset_commit(node: Node, version: int, request: Fields) -> Steps[Response]:
     def size_of(item: tuple[str, Fields]) -> int:
         return name_size + len(item[1]["committed_metadata"] or "")
 
+    error, address = names_error, node.client.host
     for chunk, work in in_steps(asked, size_of):
-        _commit(node, request, chunk, answers, names_error)
+        if error == ErrorCode.none and node.commits.must_wait(address):
+            yield node.commits.wait(address)
+            if node.commits.must_wait(address):
+                error = ErrorCode.coordinator_load_in_progress  # clients try again
+        _commit(node, request, chunk, answers, error)
+        if error == ErrorCode.none:
+            node.commits.charge(address, sum(map(size_of, chunk)) + ENTRY_BYTES * len(chunk))
         yield work
     return InPieces({"topics": answer_partitions(by_name, answers)})
 

@@ -74,7 +74,11 @@ class _Held(Generic[AnyProducer]):
 
 
 class BatchTurns(Generic[AnyProducer]):
-    """The connections that wait for the thread, or have it."""
+    """The connections that wait for the thread, or have it.
+
+    Attributes:
+        debts: of addresses.
+    """
 
     def __init__(
         self,
@@ -98,7 +102,7 @@ class BatchTurns(Generic[AnyProducer]):
         self._ask = ask
         self._call_later = call_later
         self._is_scarce = is_scarce
-        self._debts = LogDebts()
+        self.debts = LogDebts()
         self._asked: set[AnyProducer] = set()
         self._held: dict[str, _Held[AnyProducer]] = {}
         """By address. Each has either a timer or a freed connection."""
@@ -114,7 +118,7 @@ class BatchTurns(Generic[AnyProducer]):
 
     def charge(self, address: str, size: int) -> None:
         """Note by how many bytes batches of an address grew too much in the log."""
-        self._debts.charge(address, size, self._broker.clock.monotonic_ns())
+        self.debts.charge(address, size, self._broker.clock.monotonic_ns())
 
     def must_wait(self, address: str, now_ns: int) -> bool:
         """Return whether compressed batches of an address have to wait.
@@ -123,7 +127,7 @@ class BatchTurns(Generic[AnyProducer]):
             address: of the client.
             now_ns: monotonic ns.
         """
-        return self._debts.wait_ns(address, now_ns) > 0 and self._turns.serves_light(now_ns)
+        return self.debts.wait_ns(address, now_ns) > 0 and self._turns.serves_light(now_ns)
 
     def ask(self, producer: AnyProducer) -> None:
         """Let a connection wait for the thread, unless it does."""

@@ -1,9 +1,10 @@
-"""What addresses owe because their batches became much larger in the log than they were.
+"""What addresses owe because of what they write to the log, but for ordinary records.
 
 A batch with delayed records is stored unpacked, so a kilobyte may become 4 MB of log, and everybody
 else waits while such a batch goes to the disk. What the log takes of a batch beyond
-AMPLIFICATION_MAX times its size (`_core.paths.produce`) is a debt of the client's address. Up to
-CREDIT_BYTES nobody waits for it. Layer 3; does no I/O and no clock.
+AMPLIFICATION_MAX times its size (`_core.paths.produce`) is a debt of the client's address, and so
+is what it takes of commits. Up to CREDIT_BYTES nobody waits for it. Layer 3; does no I/O and no
+clock.
 """
 
 from typing import Final

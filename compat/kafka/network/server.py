@@ -31,6 +31,7 @@ from appliance.work_thread import Turn
 from compat.kafka.groups.coordinator import GroupCoordinator
 from compat.kafka.network.answer_turns import AnswerTurns
 from compat.kafka.network.batch_turns import BatchTurns
+from compat.kafka.network.commit_turns import CommitTurns
 from compat.kafka.network.connection import KafkaConnection
 from compat.kafka.network.delay_reports import DelayReports
 from compat.kafka.network.driven import ServedBroker
@@ -150,6 +151,9 @@ class KafkaServer(Generic[AnyPump]):
         self.batches: BatchTurns[KafkaConnection] = BatchTurns(
             broker, self.turns, self.ask_for_work, self._call_later, lambda: self.budget.is_scarce
         )
+        self._commits = CommitTurns(
+            broker, self.turns, self.batches.debts, self._ask_turn, self._call_later
+        )
         self.copies_output = isinstance(self.loop, asyncio.BaseEventLoop)
         self._admission = Admission(broker.config, file_limit)
         self._warn_of_files(file_limit)
@@ -208,6 +212,7 @@ class KafkaServer(Generic[AnyPump]):
             read_cold=self.read_cold,
             aside=self._aside,
             later=lambda _: None,  # each connection has its own
+            commits=self._commits,
         )
         if self.broker.leads:
             self.groups.restore(self.node.now_ms())
@@ -442,6 +447,11 @@ class KafkaServer(Generic[AnyPump]):
         self, begin: Callable[[], Callable[[], None] | None], then: Callable[[], None]
     ) -> None:
         self.ask_for_work(Turn(begin, then, self.pump.fail))
+
+    def _ask_turn(self, step: Callable[[], None], address: str) -> None:
+        """Do a piece of work of an address in a later turn, and note what it took of the loop."""
+        turn = partial(self.guard, partial(self.measured, partial(self._go_on, step)))
+        self.turns.ask(turn, address=address)
 
     def measured(self, step: Callable[[], None]) -> None:
         """Do a step that was queued, and note what it took of the loop."""
