@@ -445,7 +445,7 @@ class Service:
         wake_sooner()
         now_ns = self._clock.monotonic_ns()
         if self._config.process_realtime and not self._realtime.begin(now_ns):
-            _log.info("process.realtime is not permitted here: it needs ulimit -r, two processors")
+            _log.info("process.realtime needs two processors, and a limit (ulimit -r) of 1")
 
     async def _lock_code(self) -> None:
         """Keep the code in memory; a thread reads what is not there."""
@@ -475,6 +475,7 @@ class Service:
         watchdog.cancel()
         memory.cancel()
         processors.cancel()
+        self._realtime.end()
         preparation.cancel()
         stop.cancel()
         self._notifier.stopping("stopping")
@@ -543,7 +544,6 @@ class Service:
             if action is not None:
                 collector.freeze(searches_all=action == "search")
             if policy.step(self._clock.monotonic_ns() // NS_PER_MS, anonymous_bytes()):
-                collector.collect()
                 await asyncio.to_thread(give_back_free_memory)
 
 

@@ -6,7 +6,7 @@ are not freed when they are deleted. So after many deletions the collector searc
 
 Six hundred requests that name thousands of topics each are searched in 30 to 50 ms, and whoever
 sends them makes so many new objects that this happens several times a second. So full collections
-are rare, and there is another one when the broker has become calm.
+are rare.
 """
 
 import gc
@@ -60,11 +60,6 @@ class PartitionFreezer:
 def collect_rarely() -> None:
     """Make full collections ten times rarer than Python does."""
     gc.set_threshold(*THRESHOLDS)
-
-
-def collect() -> None:
-    """Free garbage that was not exempt."""
-    gc.collect()
 
 
 def freeze(*, searches_all: bool) -> None:

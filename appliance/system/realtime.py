@@ -103,6 +103,12 @@ class RealtimeClaim:
         elif self._is_on and took_ns - self._woke_ns >= AWAKE_NS:
             self._yield()
 
+    def end(self) -> None:
+        """Give the claim up, because nobody calls `step` and `look` from now on."""
+        if self._is_on:
+            self._yield()
+        self.is_granted = False
+
     def _yield(self) -> None:
         self._is_on = False
         _set_ordinary(self._loop)

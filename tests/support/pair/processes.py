@@ -102,6 +102,21 @@ class NoSyncThread:
     close = shutdown
 
 
+class NoRealtimeClaim:
+    """Stands for `RealtimeClaim`: the threads of the tests stay ordinary."""
+
+    is_granted = False
+
+    def begin(self, _now_ns: int) -> bool:
+        return True
+
+    def end(self) -> None:
+        """Nothing."""
+
+    def look(self) -> None:
+        """Nothing."""
+
+
 class NoAdminServer:
     """Stands for the admin server."""
 
@@ -153,6 +168,7 @@ _STAND_INS: Final[tuple[tuple[Any, str, Any], ...]] = (
     (main, "lock_code", _nothing),
     (main, "wake_sooner", _nothing),
     (main, "set_priority", _nothing),
+    (main, "RealtimeClaim", NoRealtimeClaim),
     (main, "process_id", lambda: 1),
     (codec_preparation, "prepare_codecs", _prepare),
     (main, "anonymous_bytes", lambda: 0),

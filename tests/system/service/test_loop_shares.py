@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from appliance import loop_turns
+from appliance import loop_turns, pump
 from appliance.loop_turns import TURN_NS, LoopTurns
 from appliance.system.clock import SystemClock
 from appliance.units import KIB, MIB, NS_PER_MS
@@ -164,3 +164,21 @@ async def test_requests_of_a_connection_have_the_work_of_a_turn_that_the_loop_gi
         offsets = [(await client.read_produced()).base_offset for _ in range(20)]
         assert offsets == list(range(20))
         assert live.server.turns.turn_count - before >= 19
+
+
+async def test_the_thread_of_searches_leaves_the_interpreter_to_the_loop_after_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of short ones would keep the loop waiting for it."""
+    done: list[str] = []
+    monkeypatch.setattr(pump, "let_others_in", lambda: done.append("pause"))
+
+    def fail() -> None:
+        done.append("search")
+        raise ValueError("a bug")
+
+    async with LiveBroker(tmp_path) as live:
+        await live.server.pump.find(lambda: done.append("search"))
+        with pytest.raises(ValueError, match="a bug"):
+            await live.server.pump.find(fail)
+    assert done == ["search", "pause"] * 2

@@ -82,21 +82,12 @@ def note(phase, info):
 gc.callbacks.append(note)
 held = [[] for _ in range(700 * 10 * 60)]
 whole = count
-class Cycle:
-    pass
-cycle = Cycle()
-cycle.itself = cycle
-seen = []
-import weakref
-weakref.finalize(cycle, seen.append, 1)
-gc.collect(1)
-del cycle
-collector.collect()
-print(*gc.get_threshold(), whole, len(seen))
+held += [[] for _ in range(700 * 10 * 60)]
+print(*gc.get_threshold(), whole, count)
 """
 
 
-def test_full_collections_are_rare_and_one_on_demand_frees_all() -> None:
+def test_full_collections_are_rare_but_there_are_some() -> None:
     run = [sys.executable, "-c", RARELY]
     found = [int(each) for each in subprocess.check_output(run, text=True).split()]
     assert found == [*THRESHOLDS, 0, 1]

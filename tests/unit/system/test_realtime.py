@@ -123,6 +123,20 @@ def test_a_loop_that_takes_nearly_all_of_a_processor_is_ordinary_until_it_is_cal
     assert [kernel.step(claim, part) for part in parts] == [True, False, False, True, True]
 
 
+def test_a_claim_that_ends_leaves_the_loop_ordinary(kernel: Kernel) -> None:
+    """A broker that becomes a slave looks no more whether its loop sleeps."""
+    claim = RealtimeClaim()
+    claim.begin(0)
+    claim.end()
+    assert not kernel.is_realtime[LOOP]
+    assert not kernel.step(claim, 0.0)
+    kernel.compute(AWAKE_NS, sleeps=True)
+    claim.look()
+    assert not kernel.is_realtime[LOOP]
+    assert claim.begin(kernel.now_ns)
+    assert kernel.is_realtime[LOOP]
+
+
 REAL = """
 import os, sys, threading, time
 from appliance.system.realtime import RealtimeClaim, SYNC_THREAD
