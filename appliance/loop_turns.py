@@ -55,7 +55,8 @@ class LoopTurns:
     Attributes:
         addresses: what each address took of the loop lately.
         turn_count: turns in which queued work ran.
-        worked: called about once for each WORKED_NS of work.
+        worked: called in each turn in which queued work runs, for each WORKED_NS of work, and by
+            who does work that is not noted.
     """
 
     def __init__(self, loop: _Loop) -> None:
@@ -155,6 +156,7 @@ class LoopTurns:
         if not self._light and not self._heavy:
             return
         self.turn_count += 1
+        self.worked()
         heavy_count = len(self._heavy)  # who asks again waits, also if it is no longer light
         try:
             for _ in range(len(self._light)):

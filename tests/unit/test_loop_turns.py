@@ -120,6 +120,16 @@ def test_who_watches_the_loop_is_called_as_it_works() -> None:
     assert len(calls) == 2
 
 
+def test_who_watches_the_loop_is_called_in_each_turn_with_work_that_notes_nothing() -> None:
+    work, calls = Work(), []
+    work.turns.worked = lambda: calls.append(1)
+    for name in "abc":
+        work.ask(name, 0)
+    for _ in range(4):
+        work.turn()
+    assert len(calls) == 3
+
+
 @pytest.mark.parametrize("is_light", [False, True])
 def test_addresses_take_turns_however_much_each_asks_for(is_light: bool) -> None:
     work = Work()

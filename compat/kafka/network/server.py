@@ -295,6 +295,7 @@ class KafkaServer(Generic[AnyPump]):
                 _log.debug("connection refused peer=%s limit=%s", connection.peer, reason)
             return False
         self._connections[connection.session] = connection
+        self.turns.worked()  # thousands may come at once, and note nothing else
         if self._is_debug:
             count = len(self._connections)
             _log.debug("connection opened peer=%s connections=%d", connection.peer, count)
